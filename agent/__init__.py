@@ -1,0 +1,1 @@
+"""The agent daemon: pulls runs from the master, has them run by the shepherd, reports."""

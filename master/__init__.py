@@ -1,0 +1,1 @@
+"""The master: keeps tasks and runs, hands them to whoever pulls. One process, one store."""

@@ -1,0 +1,1 @@
+"""The `muster` command, the Python client and the launcher of the daemons."""

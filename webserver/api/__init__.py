@@ -1,0 +1,1 @@
+"""REST, one blueprint a noun."""
