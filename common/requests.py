@@ -70,7 +70,7 @@ def invalid(error: msgspec.ValidationError) -> InvalidRequest:
     """msgspec's complaint as ours, with the path of the field."""
     text, _, path = str(error).partition(" - at `$")
     field = path.rstrip("`").lstrip(".")
-    if not field and "`" in text:  # "Object contains unknown field `x`", "Object missing required field `x`"
+    if not field and "field `" in text:  # "Object contains unknown field `x`", "Object missing required field `x`"
         field = text.split("`")[1]
         text = "this field is not known" if "unknown field" in text else "this field is required"
     field = field or "request"
@@ -112,13 +112,13 @@ def _text(field: str, text: str) -> list[FieldError]:
 def _process(request: TaskRequest) -> list[FieldError]:
     faults: list[FieldError] = []
     if request.interpreter is not None and (not request.interpreter or not request.interpreter[0]):
-        faults.append(_fault("interpreter", "name a program, such as [\"/bin/bash\"], or leave the field out"))
+        faults.append(_fault("interpreter", 'name a program, such as ["/bin/bash"], or leave the field out'))
     for field, texts in (("interpreter", request.interpreter or []), ("args", request.args)):
         for number, text in enumerate(texts):
             faults += _text(f"{field}[{number}]", text)
     for name, text in request.env.items():
         if not _ENV_NAME.match(name):
-            faults.append(_fault(f"env.{name[:60]}", "a variable's name has letters, digits and _ only, no digit first"))
+            faults.append(_fault(f"env.{name[:60]}", "a variable's name has letters, digits and _, no digit first"))
         elif name.startswith("MUSTER_"):
             faults.append(_fault(f"env.{name[:60]}", "names that begin with MUSTER_ are set by muster itself"))
         faults += _text(f"env.{name[:60]}", text)
@@ -127,7 +127,7 @@ def _process(request: TaskRequest) -> list[FieldError]:
         if not request.cwd.startswith("/"):
             faults.append(_fault("cwd", "must be an absolute path"))
     if request.name is not None:
-        if not 1 <= len(request.name.strip()) or len(request.name) > NAME_MOST:
+        if not request.name.strip() or len(request.name) > NAME_MOST:
             faults.append(_fault("name", f"must have 1 to {NAME_MOST} characters"))
         faults += _text("name", request.name)
     return faults
