@@ -1,4 +1,4 @@
-"""Every setting: its name, default, unit and meaning. File (TOML), then environment (`MUSTER_NAME`), then flag; later wins.
+"""Every setting: name, default, unit, meaning. File (TOML), then environment (`MUSTER_NAME`), then flag; later wins.
 
 One flat record: a daemon uses the part it needs. The settings page of the docs is drawn from `SETTINGS`.
 """
@@ -40,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     facts_interval: Annotated[_Seconds, _doc("seconds between two writes of an agent's facts to the store")] = 60.0
     join_token_age: Annotated[_Seconds, _doc("seconds a join token stays valid")] = 86400.0
     enrol_rate: Annotated[_Count, _doc("enrol calls of unknown keys allowed per minute, over all")] = 60
-    output_limit: Annotated[_Count, _doc("bytes of output kept per attempt where the task sets none")] = 16 * 1024 * 1024
+    output_limit: Annotated[_Count, _doc("bytes of output kept per attempt where the task sets none")] = 16 * 1024**2
     output_chunk: Annotated[_Count, _doc("largest output chunk an agent sends, in bytes")] = 256 * 1024
     output_window: Annotated[_Count, _doc("unacknowledged chunks per attempt")] = 4
     output_budget: Annotated[_Count, _doc("bytes of output waiting in the master above which it answers slow")] = (
@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drain: Annotated[_Seconds, _doc("seconds a stopping agent waits for its scripts")] = 30.0
     restart_delay: Annotated[_Seconds, _doc("first pause before `muster up` restarts a daemon that died")] = 0.5
     restart_delay_most: Annotated[_Seconds, _doc("longest such pause")] = 30.0
+    advertise: Annotated[str, _doc("HOST:PORT that join tokens tell agents to connect to; empty: found out")] = ""
     log_format: Annotated[str, _doc("`kv` (key=value) or `json`")] = "kv"
     log_level: Annotated[str, _doc("`debug`, `info`, `warning` or `error`")] = "info"
 
