@@ -29,6 +29,8 @@ _OUR_PACKAGES: Final = ("common", "master", "agent", "webserver", "muster")
 _FIELDS: Final = "muster_fields"
 _LEVEL_NAMES: Final = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", _FIELDS}
+# How many attributes a record has that was given `fields` and nothing else.
+_USUAL: Final = len(logging.makeLogRecord({}).__dict__) + 1
 
 _bare = re.compile(r"[A-Za-z0-9_./:@+,\[\]-]+").fullmatch
 # json.dumps escapes what is below a space. These, too, move a cursor, turn text round, or cannot be encoded at all.
@@ -112,8 +114,10 @@ class _Formatter(logging.Formatter):
 
     def _extras(self, record: logging.LogRecord) -> Mapping[str, object]:
         values: dict[str, object] = record.__dict__.get(_FIELDS, {})
+        if values and len(record.__dict__) == _USUAL:
+            return values
         others = record.__dict__.keys() - _STANDARD
-        return {**{key: record.__dict__[key] for key in others}, **values} if others else values
+        return {**{key: record.__dict__[key] for key in others}, **values}
 
 
 class KeyValueFormatter(_Formatter):
@@ -187,6 +191,9 @@ def _quoted(text: str) -> str:
 
 
 def _shown(value: object) -> str:
+    # Ids and states, which most values are, take the first way out.
+    if type(value) is str and len(value) <= _VALUE_MAX and _bare(value):
+        return value
     if isinstance(value, float):
         return f"{value:.6g}" if abs(value) < 1e5 else f"{value:.3f}"
     if isinstance(value, bool):
