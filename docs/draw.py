@@ -38,10 +38,12 @@ def lifecycle_diagram() -> str:
     lines = ["stateDiagram-v2", "    [*] --> delayed", "    [*] --> ready"]
     lines += ["    state final {", *(f"        {state.value}" for state in FINAL), "    }"]
     for (source, target), events in arrows.items():
-        if source not in FINAL or (target, *events) not in common:
+        if source != target and (source not in FINAL or (target, *events) not in common):
             lines.append(f"    {source} --> {target}: {', '.join(events)}")
     lines += [f"    final --> {target}: {', '.join(events)}" for target, *events in sorted(common)]
-    return "```mermaid\n" + "\n".join(lines) + "\n```"
+    # An arrow from a state to itself hides its neighbour in the drawing, so these are told in words.
+    noted = [f"`{a}`: {', '.join(events)}" for (a, to), events in arrows.items() if a == to]
+    return "```mermaid\n" + "\n".join(lines) + f"\n```\n\nNoted without leaving the state: {'; '.join(noted)}."
 
 
 def shown(value: object) -> str:
