@@ -127,6 +127,8 @@ class TaskSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
     timeout_s: float = 3600.0  # 0: none
     output_limit: int = 16 * 1024 * 1024
     lost_after_s: float = 120.0  # 0: wait for the host
+    expires_s: float = 86400.0  # 0: never; for people, the deadline itself is in each run
+    targets_sha256: str | None = None  # blob: the targets as submitted (msgpack list); for people
 
 
 class Reason(Record, frozen=True, kw_only=True):
@@ -248,6 +250,7 @@ class Agent(Record, frozen=True, kw_only=True):
     hostname: str
     enrolled_at_ms: int
     labels: dict[str, str] = {}
+    labels_set: dict[str, str] | None = None  # by a person; wins over what the agent announces
     facts: dict[str, Any] = {}
     slots: int = 1
     slots_set: int | None = None  # by a person; wins over what the agent announces
