@@ -59,11 +59,21 @@ class RunNotice:
 class ReadTx(Protocol):
     """What a snapshot answers. A method that finds nothing answers None or an empty list and never raises for it."""
 
-    def get_task(self, task_id: str) -> Task | None: ...
-    def find_task_ids(self, prefix: str, *, limit: int = 2) -> list[str]: ...
-    def find_run_ids(self, prefix: str, *, limit: int = 2) -> list[str]: ...
-    def list_tasks(self, where: TaskFilter, *, limit: int, cursor: str | None) -> Page[Task]: ...
-    def get_spec(self, task_id: str) -> TaskSpec | None: ...
+    def get_task(self, task_id: str) -> Task | None:
+        """The task, or None."""
+
+    def find_task_ids(self, prefix: str, *, limit: int = 2) -> list[str]:
+        """Ids of tasks that begin with `prefix`, in order."""
+
+    def find_run_ids(self, prefix: str, *, limit: int = 2) -> list[str]:
+        """Ids of runs that begin with `prefix`, in order."""
+
+    def list_tasks(self, where: TaskFilter, *, limit: int, cursor: str | None) -> Page[Task]:
+        """Tasks that fit, newest first. A cursor that is none raises `InvalidRequest`."""
+
+    def get_spec(self, task_id: str) -> TaskSpec | None:
+        """The spec of a task, or None."""
+
     def get_spec_raw(self, task_id: str) -> bytes | None:
         """The spec as `wire.pack` made it, not decoded: a claim passes it on as it is."""
 
@@ -73,24 +83,31 @@ class ReadTx(Protocol):
     def task_candidates(self, task_id: str) -> list[str] | None:
         """Agent ids a `count` task was fixed to at submit; None when any agent serving its queue may take it."""
 
-    def get_run(self, run_id: str) -> Run | None: ...
+    def get_run(self, run_id: str) -> Run | None:
+        """The run, or None."""
+
     def list_runs(
         self, task_id: str, *, states: Collection[RunState] | None, limit: int, cursor: str | None
-    ) -> Page[Run]: ...
+    ) -> Page[Run]:
+        """Runs of a task in the order they were added; `states` None: any."""
+
     def runs_in(self, task_id: str, states: Collection[RunState]) -> list[Run]:
         """All runs of a task in these states, by id."""
 
     def runs_held(self, agent_id: str | None = None) -> list[Run]:
         """Leased and running runs of one agent, or of all."""
 
-    def recent_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]: ...
+    def recent_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
+        """Runs addressed to or last held by the agent, those of the newest task first."""
+
     def list_attempts(self, run_id: str) -> list[Attempt]:
         """Former and late attempts, oldest first; the current attempt is in the run."""
 
     def heads(self, agent_id: str, queues: Collection[str] | None, *, limit: int) -> list[Offer]:
-        """The first offers of all scopes of this agent, merged by (priority, seq): its own, the sets it is in, its queues
-        (None: all queues). Costs the same whatever stands in other scopes. Sets count only where the agent serves the
-        queue of their task (the queue is part of the set's hash)."""
+        """The first offers of all scopes of this agent, merged by (priority, seq): its own, the sets it is in, its
+        queues (None: all queues). Costs the same whatever stands in other scopes. Sets count only where the agent
+        serves the queue of their task (the queue is part of the set's hash). An offer of a task that the agent has a
+        run of already, and could not take another of, is left out."""
 
     def claimable(self, task_id: str, agent_id: str) -> Run | None:
         """The ready run of this task that the agent may take: the one addressed to it, or an unaddressed one when the
@@ -108,32 +125,53 @@ class ReadTx(Protocol):
     def oldest_ready_ms(self) -> dict[str, int]:
         """Queue → wall ms at which its oldest ready run was created (for the queue age metric)."""
 
-    def count_runs(self) -> dict[RunState, int]: ...
-    def get_agent(self, agent_id: str) -> Agent | None: ...
+    def count_runs(self) -> dict[RunState, int]:
+        """How many runs there are in each state, over all tasks; states without any are left out."""
+
+    def get_agent(self, agent_id: str) -> Agent | None:
+        """The agent, or None."""
+
     def find_agents(self, text: str) -> list[Agent]:
         """The agent with this id or exact name; else those whose id begins with `text` (4 characters or more)."""
 
-    def agents_by_former_name(self, name: str) -> list[Agent]: ...
-    def list_agents(self) -> list[Agent]: ...
-    def events_after(self, seq: int, *, limit: int) -> list[FeedEvent]: ...
+    def agents_by_former_name(self, name: str) -> list[Agent]:
+        """Agents that once had this name."""
+
+    def list_agents(self) -> list[Agent]:
+        """All agents, by name."""
+
+    def events_after(self, seq: int, *, limit: int) -> list[FeedEvent]:
+        """Rows of the change feed behind `seq`, in order."""
+
     def event_bounds(self) -> tuple[int, int]:
         """(oldest kept seq, newest seq); (0, 0) when there is none."""
 
-    def blob_size(self, sha256: str) -> int | None: ...
-    def blob_piece(self, sha256: str, *, offset: int, length: int) -> bytes: ...
-    def list_keys(self) -> list[TrustedKey]: ...
-    def list_tokens(self) -> list[ApiToken]: ...
-    def get_join_token(self, sha256: str) -> JoinToken | None: ...
+    def blob_size(self, sha256: str) -> int | None:
+        """Bytes of a stored blob, or None."""
+
+    def blob_piece(self, sha256: str, *, offset: int, length: int) -> bytes:
+        """Bytes of a blob; empty behind its end or when there is none."""
+
+    def list_keys(self) -> list[TrustedKey]:
+        """All keys, revoked ones too."""
+
+    def list_tokens(self) -> list[ApiToken]:
+        """All API tokens, revoked ones too."""
+
+    def get_join_token(self, sha256: str) -> JoinToken | None:
+        """The join token with this hash, or None."""
+
     def engine_mark(self) -> tuple[float, int]:
         """(engine seconds, wall ms) as of the last commit; (0.0, 0) in a fresh store."""
 
     def findings(self) -> list[str]:
-        """Broken invariants, a sentence each: counts against runs, offers against ready runs and windows, leases unique,
-        final runs without lease. Reads everything; for `muster verify`."""
+        """Broken invariants, a sentence each: counts against runs, offers against ready runs and windows, leases
+        unique, final runs without lease. Reads everything; for `muster verify`."""
 
 
 class WriteTx(ReadTx, Protocol):
-    """What a transaction may change. `expect` is the version read before; another one stored raises `VersionConflict`."""
+    """What a transaction may change. `expect` is the version read before; if another one is stored by then, or none,
+    `VersionConflict` is raised."""
 
     @property
     def commit_seq(self) -> int:
@@ -159,7 +197,9 @@ class WriteTx(ReadTx, Protocol):
         Offers: one per target's scope `a:ID` for addressed runs; one in `q:QUEUE` for a count task without candidates;
         one in `s:HASH(queue, candidates)` for a count task with candidates."""
 
-    def save_task(self, task: Task, *, expect: int) -> None: ...
+    def save_task(self, task: Task, *, expect: int) -> None:
+        """Store a changed task. What is fixed at submit (name, priority, limits, total) is not written again."""
+
     def save_run(self, run: Run, *, expect: int) -> None:
         """Store a moved run and keep the offers in step: a run that became ready is offered when its task is `offered`;
         a run that left ready takes its offer along (a scope's offer goes when no ready run is left behind it).
@@ -169,9 +209,12 @@ class WriteTx(ReadTx, Protocol):
         """Take one offer of a closed task out of the index, to be put back by `reoffer`."""
 
     def reoffer(self, task_id: str) -> list[str]:
-        """Offer again every ready run of the task whose offer was withdrawn or never made; answers the scopes touched."""
+        """Offer again every ready run of the task whose offer was withdrawn or never made; answers the scopes touched.
+        Due whenever `offered` goes from False to True; save the task first."""
 
-    def add_attempt(self, attempt: Attempt) -> None: ...
+    def add_attempt(self, attempt: Attempt) -> None:
+        """Keep a former or late attempt; a second one with the same run, number and lateness changes nothing."""
+
     def save_agent(self, agent: Agent, *, expect: int | None) -> None:
         """Store an agent; `expect` None adds it. A name in use raises `Conflict`."""
 
@@ -181,11 +224,21 @@ class WriteTx(ReadTx, Protocol):
     def append_event(self, kind: str, *, task_id: str | None, run_id: str | None, end_offset: int | None = None) -> int:
         """Append to the change feed; answers its seq."""
 
-    def trim_events(self, *, keep: int, limit: int) -> int: ...
-    def save_key(self, key: TrustedKey) -> None: ...
-    def save_token(self, token: ApiToken) -> None: ...
-    def save_join_token(self, token: JoinToken) -> None: ...
-    def set_engine_mark(self, engine_s: float, wall_ms: int) -> None: ...
+    def trim_events(self, *, keep: int, limit: int, before_ms: int | None = None) -> int:
+        """Delete the oldest rows of the feed beyond `keep`, and those stored before `before_ms` (wall time), at most
+        `limit` of them; answers how many went. The newest row always stays."""
+
+    def save_key(self, key: TrustedKey) -> None:
+        """Add a key, or replace what it may do."""
+
+    def save_token(self, token: ApiToken) -> None:
+        """Add an API token, or replace it."""
+
+    def save_join_token(self, token: JoinToken) -> None:
+        """Add a join token, or replace it."""
+
+    def set_engine_mark(self, engine_s: float, wall_ms: int) -> None:
+        """Store a mark of the engine clock by hand; a store that was given a clock writes one with every commit."""
 
 
 class Store(Protocol):
@@ -201,7 +254,12 @@ class Store(Protocol):
         """Run `fn` in a transaction; returns after the commit. Raises `StoreFull`, `StoreUnavailable` when the commit
         failed (nothing of it is stored), or what `fn` raised."""
 
-    def read(self, fn: Callable[[ReadTx], T]) -> T: ...
+    def read(self, fn: Callable[[ReadTx], T]) -> T:
+        """What `fn` answers from a snapshot. Raises what `fn` raised, or `StoreUnavailable`."""
 
     def stats(self) -> dict[str, Any]:
-        """Numbers for metrics: `commits`, `closures`, `batch_sizes` (list of recent), `commit_s` (recent), `queue`."""
+        """Numbers for metrics: `commits` and `closures` since the start, `batch_sizes` and `commit_s` (seconds from
+        begin to commit) of the last few hundred commits, `queue`: closures that wait."""
+
+    def problem(self) -> str | None:
+        """Why the last write failed, a sentence for /readyz; None once a write that changed something succeeded."""

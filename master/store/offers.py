@@ -1,0 +1,184 @@
+"""The index of what may be claimed, and how it is kept in step with the runs.
+
+For each task and scope with a ready run there is one row: in `offers` while the task is open, in `withdrawn` once an
+agent met it while the task was closed. So a claim meets nothing that cannot run, and each withdrawal is paid for once.
+Scopes: `a:AGENT` for addressed runs, `q:QUEUE` for runs anybody may take, `s:HASH` for a set of candidates; a set's
+members are looked up by agent, and stand there only while the set has rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from common.model import Offer, Run, RunState
+from master.store import rows, statements
+from master.store.reads import Tx
+
+_FIRST = (-1, -1)
+
+
+def set_scope(queue: str, candidates: Iterable[str]) -> str:
+    """The scope of a candidate set: equal sets of one queue share it."""
+    digest = hashlib.sha256(msgspec.msgpack.encode([queue, sorted(candidates)]))
+    return f"s:{digest.hexdigest()[:32]}"
+
+
+class OfferReads(Tx):
+    """What an agent may take."""
+
+    __slots__ = ()
+
+    def _seq_and_scope(self, task_id: str) -> tuple[int, str | None] | None:
+        found: tuple[int, str | None] | None = self.one("SELECT seq, scope FROM tasks WHERE id = ?", task_id)
+        return found
+
+    def heads(self, agent_id: str, queues: Collection[str] | None, *, limit: int) -> list[Offer]:
+        """See `ReadTx.heads`."""
+        found = self.all(statements.OFFERS_OF_SCOPE, f"a:{agent_id}", limit)
+        for scope in self._shared_scopes(agent_id, queues):
+            found += self._usable(agent_id, scope, limit)
+        found.sort(key=lambda row: (row[1], row[2]))
+        return [Offer(scope=row[0], priority=row[1], seq=row[2], task_id=row[3]) for row in found[:limit]]
+
+    def _shared_scopes(self, agent_id: str, queues: Collection[str] | None) -> list[str]:
+        scopes = [
+            scope for scope, queue in self.all(statements.SETS_OF_AGENT, agent_id) if queues is None or queue in queues
+        ]
+        if queues is not None:
+            return scopes + [f"q:{queue}" for queue in set(queues)]
+        # Each step looks up the next scope that has something, however many offers the last one has.
+        row = self.one(statements.NEXT_QUEUE_SCOPE, "q:")
+        while row is not None:
+            scopes.append(row[0])
+            row = self.one(statements.NEXT_QUEUE_SCOPE, row[0])
+        return scopes
+
+    def _usable(self, agent_id: str, scope: str, limit: int) -> list[rows.Row]:
+        """The first offers of a shared scope whose task the agent has no run of yet."""
+        found: list[rows.Row] = []
+        after = _FIRST
+        while len(found) < limit:
+            page = self.all(statements.OFFERS_WITH_MINE, agent_id, scope, *after, limit)
+            found += [row for row in page if not row[4]]
+            if len(page) < limit:
+                break
+            after = (page[-1][1], page[-1][2])
+        return found
+
+    def claimable(self, task_id: str, agent_id: str) -> Run | None:
+        """See `ReadTx.claimable`."""
+        known = self._seq_and_scope(task_id)
+        if known is None:
+            return None
+        seq, scope = known
+        own = self.all(statements.RUNS_OF_AGENT_IN_TASK, agent_id, seq)
+        for row in own:
+            run = rows.run_from_row(row)
+            if run.addressed and run.state is RunState.READY:
+                return run
+        if own or scope is None:
+            return None
+        if scope.startswith("s:") and self.one(statements.IS_MEMBER, agent_id, scope) is None:
+            return None
+        row = self.one(statements.FREE_RUN, seq)
+        return None if row is None else rows.run_from_row(row)
+
+    def task_candidates(self, task_id: str) -> list[str] | None:
+        """See `ReadTx.task_candidates`."""
+        known = self._seq_and_scope(task_id)
+        if known is None or known[1] is None or not known[1].startswith("s:"):
+            return None
+        row = self.one(statements.GET_SET, known[1])
+        return None if row is None else msgspec.msgpack.decode(row[1], type=list[str])
+
+
+class OfferWrites(OfferReads):
+    """The index, to be changed."""
+
+    __slots__ = ()
+
+    def withdraw(self, offer: Offer) -> None:
+        """See `WriteTx.withdraw`; an offer that is gone already changes nothing."""
+        if self.db.execute(statements.DROP_OFFER, (offer.scope, offer.priority, offer.seq)).rowcount:
+            self.db.execute(statements.ADD_WITHDRAWN, (offer.seq, offer.scope))
+
+    def reoffer(self, task_id: str) -> list[str]:
+        """See `WriteTx.reoffer`."""
+        known = self._seq_and_scope(task_id)
+        if known is None:
+            return []
+        scopes = [row[0] for row in self.all(statements.WITHDRAWN_SCOPES, known[0])]
+        if scopes:
+            self.db.execute(statements.REOFFER, (known[0],))
+            self.db.execute(statements.CLEAR_WITHDRAWN, (known[0],))
+        return scopes
+
+    def add_set(self, scope: str, queue: str, candidates: Iterable[str]) -> None:
+        """Remember what a set's scope stands for."""
+        members = msgspec.msgpack.encode(sorted(candidates))
+        self.db.execute(statements.ADD_SET, (scope, queue, members, 0))
+
+    def add_offers(self, runs: Iterable[Run], *, task_id: str, scope: str | None, offered: bool) -> None:
+        """Offer the ready ones of a new task's runs, each scope once."""
+        scopes: dict[str, Run] = {}
+        for run in runs:
+            if run.state is RunState.READY:
+                scopes.setdefault(_scope_of(run, scope), run)
+        if offered:
+            self.db.executemany(
+                statements.ADD_OFFER, [(name, run.priority, run.seq, task_id) for name, run in scopes.items()]
+            )
+        else:
+            self.db.executemany(statements.ADD_WITHDRAWN, [(run.seq, name) for name, run in scopes.items()])
+        if scope is not None and scope in scopes:
+            self._count_set(scope, +1)
+
+    def make_offer(self, run: Run, *, scope: str | None, offered: bool) -> None:
+        """A run has become ready."""
+        name = _scope_of(run, scope)
+        place = (name, run.priority, run.seq)
+        if offered:
+            # A free run's scope may have been withdrawn on account of another run of the task.
+            moved = not run.addressed and self._drop_withdrawn(run.seq, name)
+            new = self.db.execute(statements.ADD_OFFER, (*place, run.task_id)).rowcount and not moved
+        elif not run.addressed and self.one(statements.HAS_OFFER, *place) is not None:
+            new = False
+        else:
+            new = bool(self.db.execute(statements.ADD_WITHDRAWN, (run.seq, name)).rowcount)
+        if new and not run.addressed:
+            self._count_set(name, +1)
+
+    def take_offer(self, run: Run, *, scope: str | None) -> None:
+        """A run, as it was stored while ready, has left that state; the new one is stored already."""
+        name = _scope_of(run, scope)
+        if not run.addressed and self.one(statements.ANY_FREE_RUN, run.seq) is not None:
+            return
+        gone = self.db.execute(statements.DROP_OFFER, (name, run.priority, run.seq)).rowcount
+        gone = gone or self._drop_withdrawn(run.seq, name)
+        if gone and not run.addressed:
+            self._count_set(name, -1)
+
+    def _drop_withdrawn(self, seq: int, scope: str) -> bool:
+        return self.db.execute(statements.DROP_WITHDRAWN, (seq, scope)).rowcount > 0
+
+    def _count_set(self, scope: str, change: int) -> None:
+        if not scope.startswith("s:"):
+            return
+        queue, members, waiting = self.all(statements.GET_SET, scope)[0]
+        self.db.execute(statements.SET_WAITING, (waiting + change, scope))
+        if waiting == 0:
+            names = msgspec.msgpack.decode(members, type=list[str])
+            self.db.executemany(statements.ADD_MEMBER, [(name, scope, queue) for name in names])
+        elif waiting + change == 0:
+            self.db.execute(statements.DROP_MEMBERS, (scope,))
+
+
+def _scope_of(run: Run, scope: str | None) -> str:
+    if run.addressed:
+        return f"a:{run.agent_id}"
+    if scope is None:
+        raise ValueError(f"run {run.id} is addressed to nobody, and its task has no scope")
+    return scope

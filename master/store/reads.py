@@ -1,0 +1,217 @@
+"""Tasks and runs as a snapshot shows them: single records by the hot statements, lists by cursor.
+
+A cursor is the number of the last row seen. Tasks come newest first, runs of a task in the order they were added, so a
+page stays right while rows come in. Lists stay quick at 200,000 tasks: each filter walks an index of its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Sequence
+from typing import Any, TypeVar
+
+from common import wire
+from common.errors import InvalidRequest
+from common.model import Attempt, Run, RunState, Task, TaskSpec
+from master.store import rows, statements
+from master.store.base import Page, TaskFilter
+
+T = TypeVar("T")
+
+_LAST = "\U0010ffff"  # sorts behind every text that goes on from a prefix
+_NEWEST = 1 << 62
+
+
+def marks(number: int) -> str:
+    """Places for `number` values of an IN list."""
+    return ",".join("?" * number)
+
+
+class Tx:
+    """A transaction on one connection."""
+
+    __slots__ = ("db",)
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+
+    def one(self, sql: str, *values: Any) -> Any | None:
+        """The first row, or None."""
+        return self.db.execute(sql, values).fetchone()
+
+    def all(self, sql: str, *values: Any) -> list[Any]:
+        """All rows."""
+        return self.db.execute(sql, values).fetchall()
+
+    def runs(self, where: str, values: Sequence[Any]) -> list[Run]:
+        """Runs by the rest of a SELECT."""
+        return [rows.run_from_row(row) for row in self.db.execute(f"{statements.RUN_SELECT} {where}", values)]
+
+
+def _number(cursor: str | None, *, missing: int) -> int:
+    if cursor is None:
+        return missing
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise InvalidRequest.of("cursor", "this is no cursor of a list: leave it out to begin anew")
+    return int(cursor)
+
+
+class TaskReads(Tx):
+    """Tasks."""
+
+    __slots__ = ()
+
+    def get_task(self, task_id: str) -> Task | None:
+        """See `ReadTx.get_task`."""
+        row = self.one(statements.GET_TASK, task_id)
+        return None if row is None else rows.task_from_row(row)
+
+    def find_task_ids(self, prefix: str, *, limit: int = 2) -> list[str]:
+        """See `ReadTx.find_task_ids`."""
+        sql = "SELECT id FROM tasks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+        return [row[0] for row in self.all(sql, prefix, prefix + _LAST, limit)]
+
+    def list_tasks(self, where: TaskFilter, *, limit: int, cursor: str | None) -> Page[Task]:
+        """See `ReadTx.list_tasks`; newest first."""
+        before = _number(cursor, missing=_NEWEST)
+        seqs = self._seqs(where, before, limit + 1)
+        found = self._tasks_of(seqs[:limit])
+        return Page(items=found, next_cursor=str(seqs[limit - 1]) if len(seqs) > limit else None)
+
+    def _tasks_of(self, seqs: list[int]) -> list[Task]:
+        sql = f"{statements.TASK_SELECT} WHERE seq IN ({marks(len(seqs))}) ORDER BY seq DESC"
+        return [rows.task_from_row(row) for row in self.all(sql, *seqs)]
+
+    def _seqs(self, where: TaskFilter, before: int, limit: int) -> list[int]:
+        # One query per state, so that each walks the index of its state.
+        if where.states is None:
+            return self._seqs_of_state(where, None, before, limit)
+        found: list[int] = []
+        for state in where.states:
+            found += self._seqs_of_state(where, state.value, before, limit)
+        return sorted(found, reverse=True)[:limit]
+
+    def _seqs_of_state(self, where: TaskFilter, state: str | None, before: int, limit: int) -> list[int]:
+        source, clauses = "tasks t", ["t.seq < ?"]
+        values: list[Any] = [before]
+        if where.agent_id is not None:
+            # The agent's runs lead, by their index; the tasks follow by key.
+            source = (
+                "(SELECT DISTINCT seq FROM runs WHERE agent_id = ? AND seq < ? AND task_id IS NOT NULL) r"
+                " CROSS JOIN tasks t ON t.seq = r.seq"
+            )
+            clauses, values = ["1"], [where.agent_id, before]
+        if state is not None:
+            clauses.append("t.state = ?")
+            values.append(state)
+        if where.since_ms is not None:
+            # The bound on `seq` ends the walk early; tasks are numbered in the order they came in.
+            clauses.append("t.created_at_ms >= ? AND t.seq >= (SELECT min(seq) FROM tasks WHERE created_at_ms >= ?)")
+            values += [where.since_ms, where.since_ms]
+        if where.id_prefix is not None:
+            clauses.append("t.id >= ? AND t.id < ?")
+            values += [where.id_prefix, where.id_prefix + _LAST]
+        if where.name is not None:
+            clauses.append("instr(t.name_folded, ?) > 0")
+            values.append(where.name.casefold())
+        sql = f"SELECT t.seq FROM {source} WHERE {' AND '.join(clauses)} ORDER BY t.seq DESC LIMIT ?"
+        return [row[0] for row in self.all(sql, *values, limit)]
+
+    def get_spec(self, task_id: str) -> TaskSpec | None:
+        """See `ReadTx.get_spec`."""
+        raw = self.get_spec_raw(task_id)
+        return None if raw is None else wire.unpack(TaskSpec, raw)
+
+    def get_spec_raw(self, task_id: str) -> bytes | None:
+        """See `ReadTx.get_spec_raw`."""
+        row = self.one(statements.GET_SPEC, task_id)
+        return None if row is None else row[0]
+
+    def task_by_idempotency_key(self, key: str) -> tuple[str, str] | None:
+        """See `ReadTx.task_by_idempotency_key`."""
+        return self.one(statements.TASK_OF_KEY, key)
+
+    def oldest_ready_ms(self) -> dict[str, int]:
+        """See `ReadTx.oldest_ready_ms`."""
+        # INDEXED BY: the partial index holds waiting tasks only, and without statistics the planner cannot know.
+        sql = "SELECT queue, min(created_at_ms) FROM tasks INDEXED BY tasks_ready WHERE n_ready > 0 GROUP BY queue"
+        return dict(self.all(sql))
+
+
+class RunReads(Tx):
+    """Runs and their former attempts."""
+
+    __slots__ = ()
+
+    def get_run(self, run_id: str) -> Run | None:
+        """See `ReadTx.get_run`."""
+        row = self.one(statements.GET_RUN, run_id)
+        return None if row is None else rows.run_from_row(row)
+
+    def find_run_ids(self, prefix: str, *, limit: int = 2) -> list[str]:
+        """See `ReadTx.find_run_ids`."""
+        sql = "SELECT id FROM runs WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+        return [row[0] for row in self.all(sql, prefix, prefix + _LAST, limit)]
+
+    def list_runs(
+        self, task_id: str, *, states: Collection[RunState] | None, limit: int, cursor: str | None
+    ) -> Page[Run]:
+        """See `ReadTx.list_runs`; in the order they were added."""
+        after = _number(cursor, missing=0)
+        wanted = "" if states is None else f" AND state IN ({marks(len(states))})"
+        sql = f"SELECT num FROM runs WHERE seq = {_SEQ_OF} AND num > ?{wanted} ORDER BY num LIMIT ?"
+        nums = [row[0] for row in self.all(sql, task_id, after, *(states or ()), limit + 1)]
+        page = nums[:limit]
+        items = self.runs(f"WHERE num IN ({marks(len(page))}) ORDER BY num", page)
+        return Page(items=items, next_cursor=str(page[-1]) if len(nums) > limit else None)
+
+    def runs_in(self, task_id: str, states: Collection[RunState]) -> list[Run]:
+        """See `ReadTx.runs_in`."""
+        where = f"WHERE seq = {_SEQ_OF} AND state IN ({marks(len(states))}) ORDER BY id"
+        return self.runs(where, (task_id, *states))
+
+    def runs_held(self, agent_id: str | None = None) -> list[Run]:
+        """See `ReadTx.runs_held`."""
+        held = "state IN ('leased', 'running')"
+        if agent_id is None:
+            return self.runs(f"INDEXED BY runs_held WHERE {held} ORDER BY num", ())
+        return self.runs(f"INDEXED BY runs_held WHERE {held} AND agent_id = ? ORDER BY num", (agent_id,))
+
+    def recent_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
+        """See `ReadTx.recent_runs_of_agent`; newest task first."""
+        return self.runs("WHERE agent_id = ? ORDER BY seq DESC, num DESC LIMIT ?", (agent_id, limit))
+
+    def list_attempts(self, run_id: str) -> list[Attempt]:
+        """See `ReadTx.list_attempts`."""
+        sql = f"SELECT {', '.join(statements.ATTEMPT_COLUMNS)} FROM attempts WHERE run_id = ? ORDER BY attempt, num"
+        return [rows.attempt_from_row(row) for row in self.all(sql, run_id)]
+
+    def due(self, engine_s: float, *, limit: int) -> list[Run]:
+        """See `ReadTx.due`; longest overdue first."""
+        where = "INDEXED BY runs_due WHERE state = 'delayed' AND due_engine_s <= ? ORDER BY due_engine_s LIMIT ?"
+        return self.runs(where, (engine_s, limit))
+
+    def expired(self, engine_s: float, *, limit: int) -> list[Run]:
+        """See `ReadTx.expired`; longest overdue first."""
+        where = (
+            "INDEXED BY runs_expiring WHERE state = 'ready' AND expires_engine_s IS NOT NULL"
+            " AND expires_engine_s <= ? ORDER BY expires_engine_s LIMIT ?"
+        )
+        return self.runs(where, (engine_s, limit))
+
+    def next_deadline(self) -> float | None:
+        """See `ReadTx.next_deadline`."""
+        due = self.one("SELECT min(due_engine_s) FROM runs WHERE state = 'delayed'")
+        expiring = self.one(
+            "SELECT min(expires_engine_s) FROM runs WHERE state = 'ready' AND expires_engine_s IS NOT NULL"
+        )
+        times = [row[0] for row in (due, expiring) if row is not None and row[0] is not None]
+        return min(times, default=None)
+
+    def count_runs(self) -> dict[RunState, int]:
+        """See `ReadTx.count_runs`."""
+        row = self.one("SELECT run_counts FROM meta")
+        return {} if row is None else rows.run_counts_from_blob(row[0])
+
+
+_SEQ_OF = "(SELECT t.seq FROM tasks t WHERE t.id = ?)"
