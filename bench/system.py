@@ -1,4 +1,4 @@
-"""A system to measure: `muster up` with its defaults in a directory of its own, and the CPU time of all its processes."""
+"""A system to measure: `muster up` with its defaults in its own directory, and the CPU time of all its processes."""
 
 from __future__ import annotations
 
