@@ -1,0 +1,386 @@
+"""The serving end of the RPC transport: one receive loop, an explicit method table, bounded pending calls.
+
+Nothing a peer sends ends or stalls the loop: what is not a call is counted and dropped, what is too much is answered
+`busy`, a peer that does not read loses its own answers only. Every request is authorised before anything is said
+about its method. Handlers run in a greenlet each, or inline in the loop when they never wait.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import errno
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gevent
+import zmq
+from gevent.hub import get_hub
+from greenlet import greenlet
+
+from common import log
+from common import rpc_frames as frames
+from common.errors import (
+    Busy,
+    InvalidRequest,
+    Malformed,
+    MusterError,
+    ProtocolError,
+    TooLarge,
+    Unavailable,
+    UnknownMethod,
+)
+from common.rpc_calls import Call, Method, Peer, RpcMetrics, current
+from common.rpc_socket import PlainSocket, Port, apply_options
+from common.rpc_zap import DOMAIN, ServerCarrier, ZapDoor
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_IDLE_KEPT = 256
+_KEPT_PEERS = 50_000
+_COMPLAIN_EVERY_S = 60.0
+_UNROUTABLE = (errno.EHOSTUNREACH, errno.EAGAIN)
+
+
+class ServerCore:
+    """The server without its carrier; use `common.rpc.RpcServer`, which describes the parameters."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        methods: Mapping[str, Method],
+        *,
+        secret_key: bytes | None,
+        public_key: bytes | None,
+        authorize: Callable[[Peer, str], None],
+        max_message_bytes: int,
+        max_pending_per_peer: int = 64,
+        max_pending: int = 20_000,
+        metrics: RpcMetrics | None = None,
+        heartbeat_s: float = 10.0,
+    ) -> None:
+        self._bind_to = endpoint
+        self._methods = dict(methods)
+        self._secret_key = secret_key
+        self._public_key = public_key
+        self._authorize = authorize
+        self._max_message_bytes = max_message_bytes
+        self._max_pending_per_peer = max_pending_per_peer
+        self._max_pending = max_pending
+        self._heartbeat_s = heartbeat_s
+        self.metrics = metrics or RpcMetrics()
+        self._carrier = self._new_carrier()
+        self._hub = get_hub()
+        self._zap: ZapDoor | None = None
+        self._port: Port | None = None
+        self._endpoint = endpoint
+        self._peers: dict[bytes, Peer] = {}
+        self._pending: dict[tuple[bytes, bytes], greenlet] = {}
+        self._idle: list[greenlet] = []
+        self._pending_of: Counter[str | bytes] = Counter()
+        self._complained_at = -_COMPLAIN_EVERY_S
+
+    def _new_carrier(self) -> ServerCarrier:
+        raise NotImplementedError
+
+    @property
+    def endpoint(self) -> str:
+        """Where the server listens; after `start` with the real port."""
+        return self._endpoint
+
+    def start(self) -> None:
+        """Listen and serve from now on; raises `Unavailable` when the address cannot be had."""
+        if self._port is not None:
+            return
+        socket = self._carrier.socket(zmq.ROUTER)
+        try:
+            endpoint = self._carrier.resolve(self._bind_to)
+            self._configure(socket, endpoint)
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            socket.close(0)
+            self._leave_zap()
+            raise Unavailable(f"Cannot listen on {self._bind_to}: {error.strerror}.") from error
+        bound = socket.getsockopt(zmq.LAST_ENDPOINT)
+        self._endpoint = bound.rstrip(b"\0").decode() if isinstance(bound, bytes) else self._bind_to
+        self._port = Port(socket, self._receive)
+        logger.info("rpc server listens", extra=log.fields(endpoint=self._endpoint))
+
+    def stop(self) -> None:
+        """Stop serving: calls being served are ended where they wait, their callers see the connection close."""
+        if self._port is None:
+            return
+        port, self._port = self._port, None
+        port.close()
+        self._leave_zap()
+        for idle in list(self._idle):
+            gevent.kill(idle)
+        me = gevent.getcurrent()
+        for serving in list(self._pending.values()):
+            if serving is not me:
+                gevent.kill(serving)
+        logger.info("rpc server stopped", extra=log.fields(endpoint=self._endpoint))
+
+    def _configure(self, socket: PlainSocket, endpoint: str) -> None:
+        # Twice what one peer may have pending: an honest one never loses an answer to a full queue.
+        high_water = max(128, 2 * self._max_pending_per_peer)
+        apply_options(
+            socket,
+            endpoint,
+            max_message_bytes=self._max_message_bytes,
+            high_water=high_water,
+            heartbeat_s=self._heartbeat_s,
+        )
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+        if self._secret_key is not None:
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret_key)
+            if self._public_key is not None:
+                socket.setsockopt(zmq.CURVE_PUBLICKEY, self._public_key)
+            socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+            door = self._carrier.zap_door()
+            door.open(self._carrier)
+            self._zap = door
+
+    def _leave_zap(self) -> None:
+        if self._zap is not None:
+            self._zap.close()
+            self._zap = None
+
+    # -- receiving: runs in the loop, never waits ----------------------------------------------------------------
+
+    def _receive(self, parts: list[zmq.Frame]) -> None:
+        # [identity, empty, message], or [identity, message] from peers that leave out the delimiter
+        identity = parts[0].bytes
+        if len(parts) not in (2, 3) or identity[:1] != b"\0" or (len(parts) == 3 and len(parts[1])):
+            # Names chosen by the peer itself would not be unique to a connection.
+            self._drop(identity, "frames of a foreign shape")
+            return
+        try:
+            message = frames.parse(parts[-1].buffer)
+        except frames.FrameError as error:
+            self._drop(identity, str(error))
+            return
+        peer = self._peers.get(identity) or self._new_peer(identity, parts[-1])
+        if message.response_to is not None:
+            self._on_channel_event(peer, message)
+        elif message.message_id is None:
+            self._drop(identity, "a request without message_id")
+        else:
+            self._serve(peer, message, message.message_id)
+
+    def _drop(self, identity: bytes, reason: str) -> None:
+        self.metrics.malformed += 1
+        now_s = time.monotonic()
+        if now_s - self._complained_at >= _COMPLAIN_EVERY_S:
+            self._complained_at = now_s
+            logger.warning(
+                "a message was dropped",
+                extra=log.fields(peer=identity.hex(), reason=reason[:200], dropped=self.metrics.malformed),
+            )
+
+    def _new_peer(self, identity: bytes, frame: zmq.Frame) -> Peer:
+        peer = Peer(
+            key=_property(frame, "User-Id") if self._secret_key is not None else None,
+            address=(_property(frame, "Peer-Address") or "").removeprefix("::ffff:"),
+            identity=identity,
+        )
+        if len(self._peers) >= _KEPT_PEERS:
+            self._peers.clear()  # a cache: libzmq never gives a name to a second connection
+        self._peers[identity] = peer
+        return peer
+
+    def _on_channel_event(self, peer: Peer, message: frames.Message) -> None:
+        """Stock zerorpc peers beat on open calls and offer credit; only the beat wants an echo."""
+        response_to = message.response_to
+        if message.name == frames.HEARTBEAT and response_to and (peer.identity, response_to) in self._pending:
+            self._send(peer, frames.pack_heartbeat(self._carrier.message_id(), response_to))
+
+    def _serve(self, peer: Peer, message: frames.Message, message_id: bytes) -> None:
+        try:
+            call, args = self._admit(peer, message, message_id)
+        except MusterError as error:
+            self._send_error(peer, message_id, error)
+            return
+        except Exception:  # a door: the authoriser's or a hook's own fault must not end the loop
+            logger.exception("a request could not be judged", extra=log.fields(method=message.name))
+            self._send_error(peer, message_id, _internal())
+            return
+        if call is None:
+            return
+        if call.method.inline:
+            token = current.set(call)
+            try:
+                self._carry_out(call, args)
+            finally:
+                current.reset(token)
+        else:
+            self._start(call, args)
+
+    def _admit(
+        self, peer: Peer, message: frames.Message, message_id: bytes
+    ) -> tuple[Call, list[Any]] | tuple[None, list[Any]]:
+        """The call to carry out, or None when it is to be ignored; raises what is to be answered."""
+        if message.version != frames.VERSION:
+            raise ProtocolError(f"Speak version {frames.VERSION} of the protocol.")
+        name = message.name
+        self._authorize(peer, name)
+        method = self._methods.get(name)
+        if method is None:
+            raise UnknownMethod(f"There is no method {name!r} here.")
+        call = Call(peer, method, message, message_id, time.monotonic())
+        if call.expires_at is not None and call.expires_at <= call.started_at:
+            self.metrics.expired += 1
+            return None, []
+        if (peer.identity, message_id) in self._pending:
+            self.metrics.duplicates += 1
+            return None, []
+        if not method.inline:
+            self._check_room(peer)
+        try:
+            args = message.args()
+        except frames.FrameError as error:
+            raise Malformed(f"{name}: {error}.") from error
+        self._carrier.before_exec(message.header, name, args)
+        return call, args
+
+    def _check_room(self, peer: Peer) -> None:
+        if len(self._pending) >= self._max_pending:
+            raise Busy("Too many calls are being served: try again in a moment.")
+        if self._pending_of[peer.key or peer.identity] >= self._max_pending_per_peer:
+            raise Busy(f"At most {self._max_pending_per_peer} calls of one peer are served at a time.")
+
+    # -- carrying out --------------------------------------------------------------------------------------------
+
+    def _start(self, call: Call, args: list[Any]) -> None:
+        """Run the method in a greenlet of its own, from here to its first wait at once."""
+        if self._idle:
+            serving = self._idle.pop()
+            serving.gr_context = contextvars.Context()
+        else:
+            serving = greenlet(self._work, self._hub)
+        self._pending_of[call.peer.key or call.peer.identity] += 1
+        self._pending[call.peer.identity, call.message_id] = serving
+        self.metrics.pending = len(self._pending)
+        serving.switch(call, args)
+
+    def _work(self, call: Call, args: list[Any]) -> None:
+        """A greenlet that serves one call after the other: a new one for each would double the cost of a short call."""
+        me = greenlet.getcurrent()
+        while True:
+            current.set(call)
+            try:
+                self._carry_out(call, args)
+            except gevent.GreenletExit:
+                return  # the server stops
+            finally:
+                self._forget(call)
+            if self._port is None or len(self._idle) >= _IDLE_KEPT:
+                return
+            self._idle.append(me)
+            try:
+                call, args = self._hub.switch()
+            except BaseException:  # whatever is thrown at an idle greenlet, a late timeout of the last call: let it go
+                self._idle.remove(me)
+                return
+
+    def _forget(self, call: Call) -> None:
+        self._pending.pop((call.peer.identity, call.message_id), None)
+        who = call.peer.key or call.peer.identity
+        self._pending_of[who] -= 1
+        if self._pending_of[who] <= 0:
+            del self._pending_of[who]
+        self.metrics.pending = len(self._pending)
+
+    def _carry_out(self, call: Call, args: list[Any]) -> None:
+        try:
+            result = call.method.fn(call.peer, *args)
+        except MusterError as error:
+            self._send_error(call.peer, call.message_id, error)
+        except TypeError as error:
+            self._send_error(call.peer, call.message_id, self._judge_type_error(call, error))
+        except Exception:  # a door: the caller gets a short sentence, the log the whole story
+            logger.exception("a method failed", extra=log.fields(method=call.name))
+            self._send_error(call.peer, call.message_id, _internal())
+        else:
+            self._send_result(call, result)
+        finally:
+            self.metrics.calls[call.name] += 1
+            self.metrics.seconds[call.name] += time.monotonic() - call.started_at
+
+    def _judge_type_error(self, call: Call, error: TypeError) -> MusterError:
+        """Wrong arguments fail before the method's own frame exists; anything deeper is a fault of ours."""
+        frame = error.__traceback__
+        if frame is not None and frame.tb_next is None:
+            return InvalidRequest(f"{call.name} does not take these arguments.")
+        logger.error("a method failed", exc_info=error, extra=log.fields(method=call.name))
+        return _internal()
+
+    # -- answering -----------------------------------------------------------------------------------------------
+
+    def _send_result(self, call: Call, result: Any) -> None:
+        try:
+            blob = frames.pack_result(self._carrier.message_id(), call.message_id, result)
+            if len(blob) > self._max_message_bytes:
+                raise TooLarge(f"The answer of {call.name} has {len(blob)} bytes, more than one message may hold.")
+        except frames.FrameError:
+            logger.exception("an answer could not be packed", extra=log.fields(method=call.name))
+            self._send_error(call.peer, call.message_id, _internal())
+        except TooLarge as error:
+            self._send_error(call.peer, call.message_id, error)
+        else:
+            if not call.expired and self._send(call.peer, blob):
+                return
+        self._take_back(call, result)
+
+    def _take_back(self, call: Call, result: Any) -> None:
+        take_back = call.method.on_unroutable
+        if take_back is None:
+            return
+        if gevent.getcurrent() is self._hub:
+            gevent.spawn_raw(_guarded, take_back, call, result)
+        else:
+            _guarded(take_back, call, result)
+
+    def _send_error(self, peer: Peer, message_id: bytes, error: MusterError) -> None:
+        self.metrics.errors[error.code] += 1
+        fields = [[field.field, field.message] for field in error.fields]
+        blob = frames.pack_error(
+            self._carrier.message_id(), message_id, code=error.code, message=error.message, fields=fields
+        )
+        self._send(peer, blob)
+
+    def _send(self, peer: Peer, blob: bytes) -> bool:
+        """Whether the message was handed to the peer's connection; a peer that is gone or not reading loses it."""
+        if self._port is None:
+            return False
+        try:
+            self._port.send(peer.identity, b"", blob)
+        except zmq.ZMQError as error:
+            if error.errno not in _UNROUTABLE:
+                raise
+            self.metrics.unroutable += 1
+            return False
+        return True
+
+
+def _guarded(take_back: Callable[[Peer, str, Any], None], call: Call, result: Any) -> None:
+    try:
+        take_back(call.peer, call.name, result)
+    except Exception:  # edge: nobody is left who could be told
+        logger.exception("an answer could not be taken back", extra=log.fields(method=call.name))
+
+
+def _internal() -> MusterError:
+    return MusterError("The master failed to carry this out; its log says why.")
+
+
+def _property(frame: zmq.Frame, name: str) -> str | None:
+    try:
+        return str(frame.get(name)) or None
+    except zmq.ZMQError:
+        return None
