@@ -1,0 +1,131 @@
+"""`muster master`, `muster web`, `muster agent`: each daemon alone, in the foreground, logging to standard error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from muster.cli.options import Failure, pairs, settings, settings_options
+from muster.launch import ports
+
+
+def address(text: str, default_port: int) -> ports.HostPort:
+    """HOST:PORT of an option. Raises `click.UsageError`."""
+    try:
+        return ports.parse(text, default_port=default_port)
+    except ports.BadAddress as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _data(named: Path | None) -> Path:
+    from muster.address import data_directory
+
+    return data_directory(named)
+
+
+def _end(code: int) -> None:
+    click.get_current_context().exit(code)
+
+
+@click.command()
+@click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help="data directory [MUSTER_DATA]")
+@click.option("--rpc", metavar="HOST:PORT", default="0.0.0.0:7441", show_default=True, help="where agents connect")
+@click.option(
+    "--web-rpc", metavar="HOST:PORT", default="127.0.0.1:7442", show_default=True, help="where webservers connect"
+)
+@settings_options()
+def master(data: Path | None, rpc: str, web_rpc: str, config: Path | None, **flags: Any) -> None:
+    """The master alone: it keeps tasks and results, and hands out work."""
+    chosen = settings(config, flags)
+    from master.app import main
+
+    from common.errors import MusterError
+
+    try:
+        code = main(
+            chosen,
+            data_dir=_data(data),
+            agent_listen=str(address(rpc, 7441)),
+            web_listen=str(address(web_rpc, 7442)),
+            advertise=chosen.advertise or None,
+        )
+    except MusterError as error:
+        raise Failure(error.message, exit_code=2) from error
+    _end(code)
+
+
+@click.command()
+@click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help="data directory [MUSTER_DATA]")
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7440", show_default=True, help="where to serve HTTP")
+@click.option("--rpc", metavar="HOST:PORT", default="127.0.0.1:7442", show_default=True, help="the master's web door")
+@settings_options()
+def web(data: Path | None, listen: str, rpc: str, config: Path | None, **flags: Any) -> None:
+    """The webserver alone: REST and pages. Its keys are in the data directory."""
+    chosen = settings(config, flags)
+    from webserver.app import main
+
+    from common.errors import MusterError
+
+    try:
+        code = main(
+            chosen,
+            data_dir=_data(data),
+            listen=str(address(listen, 7440)),
+            master_endpoint=f"tcp://{address(rpc, 7442)}",
+        )
+    except MusterError as error:
+        raise Failure(error.message, exit_code=2) from error
+    _end(code)
+
+
+@click.command()
+@click.option("--join", metavar="TOKEN", help="join token of `muster agent-token`; needed once")
+@click.option("--name", metavar="NAME", help="the agent's name; the host's name if left out")
+@click.option(
+    "--state",
+    metavar="DIR",
+    envvar="MUSTER_STATE",
+    type=click.Path(path_type=Path),
+    help="state directory [MUSTER_STATE]",
+)
+@click.option("--slots", metavar="N", type=click.IntRange(min=1), help="scripts run at once; as many as there are CPUs")
+@click.option("--label", "labels", metavar="K=V", multiple=True, help="a label; may be repeated")
+@click.option("--queue", "queues", metavar="QUEUE", multiple=True, help="serve this queue only; may be repeated")
+@settings_options(leave_out=("slots",))
+def agent(
+    join: str | None,
+    name: str | None,
+    state: Path | None,
+    slots: int | None,
+    labels: tuple[str, ...],
+    queues: tuple[str, ...],
+    config: Path | None,
+    **flags: Any,
+) -> None:
+    """An agent alone: it runs scripts on this host. It needs a join token once, and no open port.
+
+    TERM lets it finish its scripts (at most the setting `drain`), a second TERM ends it at once.
+    """
+    label_map = pairs(labels, "--label")
+    chosen = settings(config, flags)
+    from agent.app import main
+
+    from common.errors import MusterError
+    from muster.address import state_home
+
+    directory = (state or state_home().with_name("muster-agent")).expanduser().absolute()
+    try:
+        code = main(
+            chosen,
+            state_dir=directory,
+            join_token=join,
+            name=name,
+            slots=slots,
+            labels=label_map,
+            queues=list(queues) or None,
+        )
+    except MusterError as error:
+        raise Failure(error.message, exit_code=2) from error
+    _end(code)

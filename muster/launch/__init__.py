@@ -1,0 +1,1 @@
+"""What `muster up` is made of: preparing a data directory, starting the daemons and keeping them running."""

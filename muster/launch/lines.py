@@ -1,0 +1,154 @@
+"""What the daemons write, line by line: to files of bounded size and, marked with the daemon's name, to the terminal.
+
+Promises that neither a full disk nor a terminal that takes nothing (Ctrl-S, a pipe nobody reads) can hold up a daemon.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from pathlib import Path
+from typing import Final
+
+from muster.terminal import neutralise
+
+_LONGEST_LINE: Final = 64 * 1024
+_READ: Final = 64 * 1024
+_COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
+_ATOMIC: Final = 4096  # a writable pipe takes as much at once without blocking
+
+
+class LineReader:
+    """Cuts what comes from a descriptor into lines; lines of more than 64 KiB are cut too."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._rest = b""
+
+    def read(self, *, rounds: int = 1) -> tuple[list[bytes], bool]:
+        """The lines that are there now, without their ends, and whether the other side has closed.
+
+        Takes at most `rounds` times 64 KiB.
+        """
+        lines: list[bytes] = []
+        for _ in range(rounds):
+            try:
+                got = os.read(self.fd, _READ)
+            except BlockingIOError:
+                break
+            except OSError:
+                got = b""
+            if not got:
+                rest, self._rest = self._rest, b""
+                return ([*lines, rest] if rest else lines), True
+            *whole, self._rest = (self._rest + got).split(b"\n")
+            lines += whole
+            if len(self._rest) > _LONGEST_LINE:
+                lines.append(self._rest)
+                self._rest = b""
+        return lines, False
+
+
+class LogFile:
+    """A file that lines are added to. At `most` bytes it is renamed to `.1`, the former `.1` to `.2`, and so on.
+
+    A line that cannot be written is dropped.
+    """
+
+    def __init__(self, path: Path, *, most: int = 8 * 1024 * 1024, keep: int = 3) -> None:
+        self._path = path
+        self._most = most
+        self._keep = keep
+        self._fd: int | None = None
+        self._size = 0
+
+    def write(self, lines: list[bytes]) -> None:
+        """Add lines, given without their ends."""
+        content = b"".join(line + b"\n" for line in lines)
+        try:
+            if self._fd is None:
+                self._open()
+            elif self._size + len(content) > self._most:
+                self._rotate()
+            if self._fd is not None:
+                self._size += os.write(self._fd, content)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Close the file; the next line opens it again."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def _open(self) -> None:
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def _rotate(self) -> None:
+        self.close()
+        for number in range(self._keep - 1, 0, -1):
+            older = self._numbered(number)
+            if older.exists():
+                older.replace(self._numbered(number + 1))
+        self._path.replace(self._numbered(1))
+        self._open()
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+
+class Screen:
+    """Where a person reads along: `ROLE | line`. What cannot be shown at once is counted and left to the files."""
+
+    def __init__(self, fd: int, *, width: int, colours: bool) -> None:
+        self._fd = fd
+        self._width = width
+        self._colours = colours
+        self._roles: dict[str, str] = {}
+        self._dropped = 0
+        self._open = True
+
+    def show(self, role: str, lines: list[bytes]) -> None:
+        """Show lines of a role."""
+        for line in lines:
+            if self._dropped and self._takes(0.0):
+                count, self._dropped = self._dropped, 0
+                self._put(f"{self._mark('muster')}{count} lines were not shown here; see the log files\n".encode())
+            text = neutralise(line[:_ATOMIC].decode("utf-8", "replace"), colours=False)
+            self._put(f"{self._mark(role)}{text}\n".encode("utf-8", "replace"))
+
+    def say(self, text: str, *, wait_s: float = 1.0) -> None:
+        """Show text of our own as it is; worth waiting a moment for a screen that takes nothing."""
+        if self._takes(wait_s):
+            self._put(text.encode("utf-8", "replace"))
+
+    def _mark(self, role: str) -> str:
+        if role not in self._roles:
+            padded = f"{role:<{self._width}} | "
+            colour = _COLOURS[len(self._roles) % len(_COLOURS)]
+            self._roles[role] = f"\x1b[{colour}m{padded}\x1b[0m" if self._colours else padded
+        return self._roles[role]
+
+    def _takes(self, wait_s: float) -> bool:
+        if not self._open:
+            return False
+        deadline = time.monotonic() + wait_s
+        try:
+            return bool(select.select([], [self._fd], [], max(0.0, deadline - time.monotonic()))[1])
+        except (OSError, ValueError):
+            self._open = False
+            return False
+
+    def _put(self, content: bytes) -> None:
+        if not self._takes(0.0):
+            self._dropped += 1
+            return
+        try:
+            os.write(self._fd, content[:_ATOMIC] if len(content) <= _ATOMIC else content[: _ATOMIC - 1] + b"\n")
+        except BlockingIOError:
+            self._dropped += 1
+        except OSError:
+            self._open = False  # nobody reads any more; the files still get everything

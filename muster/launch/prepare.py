@@ -1,0 +1,146 @@
+"""A data directory made ready for `muster up`: one user at a time, private, with keys for every local daemon.
+
+Keys and agents that are there are kept: a renamed host or another number of agents changes nobody's identity.
+The master trusts what `keys/trusted.json` lists when it starts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.identity import AgentHome, Identity
+from common import auth
+from common.errors import Conflict, InvalidRequest
+from common.model import evolve
+
+_NUMBERS_FILE: Final = "numbers.json"
+_UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._-]")
+_LONGEST_NAME: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAgent:
+    """An agent of this machine: its first name, which is also its directory's, and its public key."""
+
+    name: str
+    state_dir: Path
+    public_key: str
+
+
+class DataLock:
+    """The promise that one `muster up` alone uses a data directory; it goes with the process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Make the directory if needed, and lock it. Raises `Conflict` naming the process that has it."""
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if data_dir.stat().st_mode & 0o077:
+                data_dir.chmod(0o700)
+            fd = os.open(data_dir / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise InvalidRequest(f"the data directory {data_dir} cannot be used: {error.strerror or error}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            process = f"process {holder}" if holder.isdecimal() else "another process"
+            raise Conflict(
+                f"{data_dir} is in use by {process}: stop that `muster up` first, or name another directory with --data"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._fd = fd
+
+    def close(self) -> None:
+        """Let another one use the directory."""
+        os.close(self._fd)
+
+
+def prepare(data_dir: Path, *, agents: int, endpoint: str, hostname: str | None = None) -> list[LocalAgent]:
+    """Make keys and state directories for the daemons and `agents` local agents; answers those to be started.
+
+    `endpoint` is where local agents reach the master. Raises `BadKeyFile` or `InvalidRequest` naming the file.
+    """
+    try:
+        for folder in ("keys", "logs", "agents"):
+            (data_dir / folder).mkdir(mode=0o700, exist_ok=True)
+        master = auth.load_or_create_key_pair(data_dir / "keys" / "master.key")
+        web = auth.load_or_create_key_pair(data_dir / "keys" / "web.key")
+        locals_ = _local_agents(data_dir / "agents", agents, hostname or socket.gethostname())
+        for local in locals_:
+            _point_at(local, endpoint, master.public_text)
+        _trust(data_dir / "keys" / "trusted.json", web.public_text, locals_)
+    except OSError as error:
+        raise InvalidRequest(f"the data directory {data_dir} cannot be prepared: {error}") from error
+    return locals_[:agents]
+
+
+def path_safe(hostname: str) -> str:
+    """A host name as the name of a directory and of an agent."""
+    cleaned = _UNSAFE_IN_PATH.sub("_", hostname)[:_LONGEST_NAME].lstrip(".-")
+    return cleaned or "host"
+
+
+def _local_agents(folder: Path, wanted: int, hostname: str) -> list[LocalAgent]:
+    """All local agents by their numbers, new ones added up to `wanted`."""
+    numbers = _numbers(folder)
+    base = path_safe(hostname)
+    while len(numbers) < wanted:
+        number = max(numbers.values(), default=0) + 1
+        name = base if wanted == 1 else f"{base}-{number}"
+        while name in numbers:  # a host that was renamed to what another was called
+            name += "-x"
+        numbers[name] = number
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+    ordered = sorted(numbers, key=numbers.__getitem__)
+    # The numbers are kept before the keys are: a start that was cut short goes on with the same names.
+    auth.write_private(folder / _NUMBERS_FILE, json.dumps(numbers, indent=1).encode() + b"\n")
+    return [
+        LocalAgent(name, folder / name, auth.load_or_create_key_pair(folder / name / "agent.key").public_text)
+        for name in ordered
+    ]
+
+
+def _numbers(folder: Path) -> dict[str, int]:
+    """The numbers given so far. Directories that have none, as after a restored backup, get the next ones."""
+    file = folder / _NUMBERS_FILE
+    try:
+        kept = json.loads(auth.read_private(file))
+        numbers = {str(name): int(number) for name, number in kept.items() if (folder / name).is_dir()}
+    except FileNotFoundError:
+        numbers = {}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidRequest(f"{file} cannot be read ({error}): remove it, and the agents are numbered anew") from error
+    for path in sorted(folder.iterdir()):
+        if path.name not in numbers and (path / "agent.key").is_file():
+            numbers[path.name] = max(numbers.values(), default=0) + 1
+    return numbers
+
+
+def _point_at(local: LocalAgent, endpoint: str, master_key: str) -> None:
+    """Tell the agent where its master is; everything else it knows stays."""
+    home = AgentHome(local.state_dir)
+    known = home.load()
+    wanted = _identity(known, endpoint=endpoint, master_key=master_key, name=local.name)
+    if wanted != known:
+        home.save(wanted)
+
+
+def _identity(known: Identity | None, *, endpoint: str, master_key: str, name: str) -> Identity:
+    if known is None:
+        return Identity(endpoint=endpoint, master_key=master_key, name=name)
+    return evolve(known, endpoint=endpoint, master_key=master_key, name=known.name or name)
+
+
+def _trust(file: Path, web_key: str, locals_: list[LocalAgent]) -> None:
+    entries = [{"public_key": web_key, "role": "web", "name": "web"}]
+    entries += [{"public_key": local.public_key, "role": "agent", "name": local.name} for local in locals_]
+    auth.write_private(file, json.dumps(entries, indent=1).encode() + b"\n")
