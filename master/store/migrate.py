@@ -12,11 +12,12 @@ from typing import Final
 
 from common.errors import StoreUnavailable
 from common.log import fields
-from master.store.schema import REVISION
 
 logger = logging.getLogger(__name__)
 
-_VERSIONS: Final = Path(__file__).parent / "migrations"
+REVISIONS: Final = {"versions": "0001", "output_versions": "0001"}
+"""The newest migration of each folder; a database that carries it is opened without Alembic."""
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 
 def stored_revision(db: sqlite3.Connection) -> str | None:
@@ -27,8 +28,8 @@ def stored_revision(db: sqlite3.Connection) -> str | None:
     return None if row is None else row[0]
 
 
-def migrate(path: Path, *, busy_s: float, versions: Path = _VERSIONS, target: str = REVISION) -> None:
-    """Bring the database at `path` to the schema `target`.
+def migrate(path: Path, *, busy_s: float, branch: str, target: str, folder: Path = _MIGRATIONS) -> None:
+    """Bring the database at `path` to the schema `target` of the migrations in `folder`/`branch`.
 
     Raises `StoreUnavailable` when it was written by a newer version of muster, or cannot be migrated.
     """
@@ -37,10 +38,9 @@ def migrate(path: Path, *, busy_s: float, versions: Path = _VERSIONS, target: st
         found = stored_revision(db)
     finally:
         db.close()
-    if found == target:
-        return
-    _upgrade(path, busy_s=busy_s, versions=versions, target=target, found=found)
-    logger.info("schema migrated", extra=fields(path=str(path), found=found, now=target))
+    if found != target:
+        _upgrade(path, busy_s=busy_s, versions=folder / branch, target=target, found=found)
+        logger.info("schema migrated", extra=fields(path=str(path), found=found, now=target))
 
 
 def _upgrade(path: Path, *, busy_s: float, versions: Path, target: str, found: str | None) -> None:
@@ -51,7 +51,9 @@ def _upgrade(path: Path, *, busy_s: float, versions: Path, target: str, found: s
     from alembic.util.exc import CommandError
 
     config = Config()
-    config.set_main_option("script_location", str(versions).replace("%", "%%"))
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("version_locations", str(versions).replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if found is not None and found not in known:
         raise StoreUnavailable(

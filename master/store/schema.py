@@ -22,9 +22,6 @@ from sqlalchemy import (
 
 from common.model import RunState
 
-REVISION: Final = "0001"
-"""The newest migration; a store that carries it is opened without Alembic."""
-
 metadata = MetaData()
 
 COUNTED: Final = tuple(RunState)

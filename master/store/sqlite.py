@@ -1,81 +1,19 @@
-"""The store over SQLite: one file in WAL mode, every answered write synced, one master at a time.
-
-Opening checks the library, takes the lock file, migrates, and starts the writer thread and the readers.
-"""
+"""The store over SQLite: `base.Store` in one file, `muster.db` of a data directory."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from common.errors import StoreUnavailable
-from common.loop import ThreadBridge
 from master.store.base import ReadTx, WriteTx
-from master.store.migrate import migrate
-from master.store.writer import GroupWriter, Readers
+from master.store.file import Shape, SqliteFile
+from master.store.migrate import REVISIONS
 from master.store.writes import Counters, Mark, SqliteReadTx
 
 T = TypeVar("T")
 
-OLDEST_SQLITE: Final = (3, 35, 0)
-
-
-def check_library() -> None:
-    """Raises `StoreUnavailable` when Python's SQLite is too old for us."""
-    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise StoreUnavailable(
-            f"this Python has SQLite {sqlite3.sqlite_version}; muster needs {'.'.join(map(str, OLDEST_SQLITE))} "
-            "or newer: use a newer Python or system"
-        )
-
-
-class FileLock:
-    """One master per database file: a locked file beside it that names its holder's process id."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd: int | None = None
-
-    def take(self) -> None:
-        """Lock, or raise `StoreUnavailable` naming the other's pid."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(fd)
-            raise StoreUnavailable(
-                f"the store {self._path.with_suffix('')} is in use by another process (pid {holder}): stop it first"
-            ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        self._fd = fd
-
-    def release(self) -> None:
-        """Unlock; the file stays, so that nobody locks one that is being removed."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-
-def connect(path: Path, *, busy_s: float, cache_kib: int, query_only: bool = False) -> sqlite3.Connection:
-    """A connection as all of ours are: explicit transactions, WAL, every commit synced."""
-    # Opened in one thread, used in another: each connection still has one thread of its own.
-    db = sqlite3.connect(path, isolation_level=None, timeout=busy_s, cached_statements=256, check_same_thread=False)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute(f"PRAGMA cache_size = -{cache_kib}")
-    # Savepoints keep the pages they may have to bring back in memory, not in a file.
-    db.execute("PRAGMA temp_store = MEMORY")
-    # A log that a long reader let grow is cut back at the next checkpoint.
-    db.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
-    if query_only:
-        db.execute("PRAGMA query_only = ON")
-    return db
+_SHAPE: Final = Shape(name="store", branch="versions", revision=REVISIONS["versions"], cache_kib=16 * 1024)
 
 
 class SqliteStore:
@@ -86,79 +24,30 @@ class SqliteStore:
     """
 
     def __init__(self, path: Path, *, mark: Mark | None = None, busy_s: float = 10.0, readers: int = 2) -> None:
-        self._path = path
-        self._busy_s = busy_s
-        self._reader_threads = readers
-        self._lock = FileLock(path.with_name(path.name + ".lock"))
-        self._counters = Counters(mark)
-        self._bridge: ThreadBridge | None = None
-        self._writer: GroupWriter | None = None
-        self._readers: Readers | None = None
+        self._file = SqliteFile(
+            path, _SHAPE, ledger=Counters(mark), open_read=SqliteReadTx, busy_s=busy_s, readers=readers
+        )
 
     def open(self) -> None:
         """See `Store.open`."""
-        check_library()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock.take()
-        try:
-            self._prepare()
-        except sqlite3.Error as error:
-            self._lock.release()
-            raise StoreUnavailable(f"the database {self._path} cannot be opened: {error}") from error
-        except BaseException:
-            self._lock.release()
-            raise
-        self._bridge = bridge = ThreadBridge()
-        self._writer = GroupWriter("store", bridge, connect=self._connect_writer, ledger=self._counters)
-        self._readers = Readers(
-            "store-reader", bridge, threads=self._reader_threads, connect=self._connect_reader, open_tx=SqliteReadTx
-        )
-        self._writer.start()
-        self._readers.start()
-
-    def _prepare(self) -> None:
-        # Mode 0600 before anything is in it: names, environments and tokens' hashes are nobody else's business.
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        connect(self._path, busy_s=self._busy_s, cache_kib=1024).close()
-        migrate(self._path, busy_s=self._busy_s)
-
-    def _connect_writer(self) -> sqlite3.Connection:
-        db = connect(self._path, busy_s=self._busy_s, cache_kib=16 * 1024)
-        self._counters.load(db)
-        return db
-
-    def _connect_reader(self) -> sqlite3.Connection:
-        return connect(self._path, busy_s=self._busy_s, cache_kib=4 * 1024, query_only=True)
+        self._file.open()
 
     def close(self) -> None:
         """See `Store.close`."""
-        if self._readers is not None:
-            self._readers.stop()
-        if self._writer is not None:
-            self._writer.stop()
-        if self._bridge is not None:
-            self._bridge.close()
-        self._lock.release()
+        self._file.close()
 
     def write(self, fn: Callable[[WriteTx], T]) -> T:
         """See `Store.write`."""
-        if self._writer is None:
-            raise StoreUnavailable("the store is not open")
-        return self._writer.run(fn)
+        return self._file.write(fn)
 
     def read(self, fn: Callable[[ReadTx], T]) -> T:
         """See `Store.read`."""
-        if self._readers is None:
-            raise StoreUnavailable("the store is not open")
-        return self._readers.run(fn)
+        return self._file.read(fn)
 
     def problem(self) -> str | None:
         """See `Store.problem`."""
-        return None if self._writer is None else self._writer.problem
+        return self._file.problem()
 
     def stats(self) -> dict[str, Any]:
         """See `Store.stats`."""
-        writer = self._writer
-        if writer is None:
-            return {"commits": 0, "closures": 0, "batch_sizes": [], "commit_s": [], "queue": 0}
-        return writer.stats()
+        return self._file.stats()

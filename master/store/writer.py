@@ -36,6 +36,9 @@ _STOP: Final = object()
 class Ledger(Protocol):
     """What a store keeps in memory beside its database, told what became of each closure and each batch."""
 
+    def load(self, db: sqlite3.Connection) -> None:
+        """Take over what is stored; called with each connection that is opened."""
+
     def open_tx(self, db: sqlite3.Connection) -> Any:
         """The object a closure is given."""
 
