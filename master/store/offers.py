@@ -9,15 +9,17 @@ members are looked up by agent, and stand there only while the set has rows.
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 from collections.abc import Collection, Iterable
 
 import msgspec
 
 from common.model import Offer, Run, RunState
 from master.store import rows, statements
+from master.store.passed import FIRST, Passed, Place, Spans
 from master.store.reads import Tx
 
-_FIRST = (-1, -1)
+_PAGE_MOST = 1024
 
 
 def set_scope(queue: str, candidates: Iterable[str]) -> str:
@@ -58,15 +60,37 @@ class OfferReads(Tx):
 
     def _usable(self, agent_id: str, scope: str, limit: int) -> list[rows.Row]:
         """The first offers of a shared scope whose task the agent has no run of yet."""
+        spans = self._spans(scope, agent_id)
         found: list[rows.Row] = []
-        after = _FIRST
-        while len(found) < limit:
-            page = self.all(statements.OFFERS_WITH_MINE, agent_id, scope, *after, limit)
-            found += [row for row in page if not row[4]]
-            if len(page) < limit:
-                break
-            after = (page[-1][1], page[-1][2])
-        return found
+        begin = after = FIRST if spans is None else spans.skip(FIRST)
+        many = limit
+        while True:
+            page = self.all(statements.OFFERS_WITH_MINE, agent_id, scope, *after, many)
+            for row in page:
+                place = (row[1], row[2])
+                known = None if spans is None else spans.holds(place)
+                if known is not None:
+                    after = known
+                    break
+                if not row[4]:
+                    self._pass_over(scope, agent_id, begin, after)
+                    begin = place
+                    found.append(row)
+                    if len(found) == limit:
+                        return found
+                after = place
+            else:
+                if len(page) < many:
+                    self._pass_over(scope, agent_id, begin, after)
+                    return found
+                many = min(2 * many, _PAGE_MOST)
+
+    def _spans(self, scope: str, agent_id: str) -> Spans | None:
+        """What is known of offers that this agent passes over; a snapshot knows nothing and looks at each."""
+        return None
+
+    def _pass_over(self, scope: str, agent_id: str, after: Place, end: Place) -> None:
+        """Nothing in (after, end] of the scope is left for the agent."""
 
     def claimable(self, task_id: str, agent_id: str) -> Run | None:
         """See `ReadTx.claimable`."""
@@ -98,7 +122,36 @@ class OfferReads(Tx):
 class OfferWrites(OfferReads):
     """The index, to be changed."""
 
-    __slots__ = ()
+    __slots__ = ("_found", "_passed")
+
+    def __init__(self, db: sqlite3.Connection, passed: Passed) -> None:
+        super().__init__(db)
+        self._passed = passed
+        # Spans found by this transaction, which hold for others once it went well.
+        self._found: list[tuple[str, str, Place, Place]] = []
+
+    def _spans(self, scope: str, agent_id: str) -> Spans | None:
+        return self._passed.of(scope, agent_id)
+
+    def _pass_over(self, scope: str, agent_id: str, after: Place, end: Place) -> None:
+        if after < end:
+            self._found.append((scope, agent_id, after, end))
+
+    def keep_spans(self) -> None:
+        """The transaction went well."""
+        for span in self._found:
+            self._passed.add(*span)
+
+    def _offered(self, scope: str, place: Place) -> None:
+        self._passed.offered(scope, place)
+        if self._found:
+            self._found = [span for span in self._found if span[0] != scope]
+
+    def given_back(self, before: Run, *, scope: str) -> None:
+        """A run anybody may take has left its agent, who may take one of the task again."""
+        if before.agent_id is not None:
+            self._passed.offered_again(scope, before.agent_id, (before.priority, before.seq))
+            self._found = [span for span in self._found if span[:2] != (scope, before.agent_id)]
 
     def withdraw(self, offer: Offer) -> None:
         """See `WriteTx.withdraw`; an offer that is gone already changes nothing."""
@@ -114,6 +167,10 @@ class OfferWrites(OfferReads):
         if scopes:
             self.db.execute(statements.REOFFER, (known[0],))
             self.db.execute(statements.CLEAR_WITHDRAWN, (known[0],))
+        seq, scope = known
+        if scope is not None and scope in scopes:
+            priority = self.all("SELECT priority FROM tasks WHERE seq = ?", seq)[0][0]
+            self._offered(scope, (priority, seq))
         return scopes
 
     def add_set(self, scope: str, queue: str, candidates: Iterable[str]) -> None:
@@ -135,6 +192,7 @@ class OfferWrites(OfferReads):
             self.db.executemany(statements.ADD_WITHDRAWN, [(run.seq, name) for name, run in scopes.items()])
         if scope is not None and scope in scopes:
             self._count_set(scope, +1)
+            self._offered(scope, (scopes[scope].priority, scopes[scope].seq))
 
     def make_offer(self, run: Run, *, scope: str | None, offered: bool) -> None:
         """A run has become ready."""
@@ -144,6 +202,8 @@ class OfferWrites(OfferReads):
             # A free run's scope may have been withdrawn on account of another run of the task.
             moved = not run.addressed and self._drop_withdrawn(run.seq, name)
             new = self.db.execute(statements.ADD_OFFER, (*place, run.task_id)).rowcount and not moved
+            if not run.addressed:
+                self._offered(name, (run.priority, run.seq))
         elif not run.addressed and self.one(statements.HAS_OFFER, *place) is not None:
             new = False
         else:
@@ -174,6 +234,7 @@ class OfferWrites(OfferReads):
             self.db.executemany(statements.ADD_MEMBER, [(name, scope, queue) for name in names])
         elif waiting + change == 0:
             self.db.execute(statements.DROP_MEMBERS, (scope,))
+            self._passed.forget_scope(scope)
 
 
 def _scope_of(run: Run, scope: str | None) -> str:

@@ -16,6 +16,7 @@ from master.store import rows, statements
 from master.store.findings import findings
 from master.store.fleet import FleetReads, FleetWrites
 from master.store.offers import OfferReads, OfferWrites, set_scope
+from master.store.passed import Passed
 from master.store.reads import RunReads, TaskReads, Tx
 
 Mark = Callable[[], tuple[float, int]]
@@ -50,6 +51,7 @@ class Counters:
         self.wall_ms = 0
         self.run_counts: dict[RunState, int] = {}
         self._batch_counts: dict[RunState, int] = {}
+        self.passed = Passed()
 
     def load(self, db: sqlite3.Connection) -> None:
         """Take over what the last commit stored."""
@@ -60,6 +62,7 @@ class Counters:
         self.event_seq = max(self.event_seq, row[2])
         self.engine_s, self.wall_ms = row[3], row[4]
         self.run_counts = rows.run_counts_from_blob(row[5])
+        self.passed.forget()
 
     def open_tx(self, db: sqlite3.Connection) -> SqliteWriteTx:
         """See `writer.Ledger`."""
@@ -70,6 +73,7 @@ class Counters:
         """See `writer.Ledger`."""
         for state, number in tx.counted.items():
             self._batch_counts[state] = self._batch_counts.get(state, 0) + number
+        tx.keep_spans()
 
     def seal(self, db: sqlite3.Connection) -> None:
         """See `writer.Ledger`."""
@@ -90,6 +94,7 @@ class Counters:
     def undone(self) -> None:
         """See `writer.Ledger`."""
         self._batch_counts.clear()
+        self.passed.forget()
 
 
 class SqliteWriteTx(TaskReads, RunReads, OfferWrites, FleetWrites, Verifies):
@@ -98,7 +103,7 @@ class SqliteWriteTx(TaskReads, RunReads, OfferWrites, FleetWrites, Verifies):
     __slots__ = ("_commit_seq", "_counters", "_runs", "_tasks", "counted")
 
     def __init__(self, db: sqlite3.Connection, counters: Counters) -> None:
-        super().__init__(db)
+        super().__init__(db, counters.passed)
         self._counters = counters
         self._commit_seq = counters.commit_seq
         # What is stored now of the records this transaction has met; a save need not look them up again.
@@ -212,15 +217,20 @@ class SqliteWriteTx(TaskReads, RunReads, OfferWrites, FleetWrites, Verifies):
             self._keep_offers_in_step(before, run)
 
     def _keep_offers_in_step(self, before: Run, run: Run) -> None:
-        if run.task_id is None or RunState.READY not in (before.state, run.state):
+        if run.task_id is None:
+            return
+        left = before.agent_id is not None and run.agent_id is None
+        if not left and RunState.READY not in (before.state, run.state):
             return
         known = self._task(run.task_id)
         if known is None:
             raise VersionConflict(f"task {run.task_id} of run {run.id} is gone: read it again")
         task, scope = known
+        if left and scope is not None:
+            self.given_back(before, scope=scope)
         if run.state is RunState.READY:
             self.make_offer(run, scope=scope, offered=task.offered)
-        else:
+        elif before.state is RunState.READY:
             self.take_offer(before, scope=scope)
 
     def add_attempt(self, attempt: Attempt) -> None:
