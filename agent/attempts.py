@@ -1,0 +1,186 @@
+"""The course of every attempt from its fork until the master has taken its result, with nothing left out.
+
+Fork → output → end → all output with the master → result → taken → forgotten. Puts the executor, the output sender
+and the reporter together; each of them does its part without knowing the others. Runs that only the master knows of
+(their agent was killed between begin and fork, or their host lost its disk) are reported here, too, and never run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, Protocol
+
+from gevent.event import Event
+
+from agent.attempt import AttemptKey, ExitRecord
+from agent.executor import AdoptedAttempt
+from agent.holdings import Holding, Holdings, Stage
+from agent.output import OutputSender
+from agent.reporter import Reporter, Result, ending_of
+from common import faults, log
+from common.loop import ThreadBridge
+from common.model import Ending, Outcome
+
+logger = logging.getLogger(__name__)
+
+_NOTHING_SHA256 = hashlib.sha256().hexdigest()
+_UNKNOWN = {
+    Outcome.REBOOTED: "The host was restarted before this run's end was known.",
+    Outcome.INTERRUPTED: "The agent was stopped between the master's leave to begin and the start of the script, "
+    "or lost its state: it knows nothing of this run.",
+}
+
+
+class Forgetter(Protocol):
+    """The part of the executor that is needed here."""
+
+    def forget(self, keys: Iterable[AttemptKey]) -> None:
+        """The master has the results."""
+
+
+class Attempts:
+    """See the module. `on_slot_free` is called when an attempt has ended; `changed` is set whenever one moves on."""
+
+    def __init__(
+        self,
+        *,
+        holdings: Holdings,
+        executor: Forgetter,
+        output: OutputSender,
+        reporter: Reporter,
+        bridge: ThreadBridge,
+    ) -> None:
+        self.on_slot_free: Callable[[], None] = lambda: None
+        self.changed = Event()
+        self._holdings = holdings
+        self._executor = executor
+        self._output = output
+        self._reporter = reporter
+        self._bridge = bridge
+        self._records: dict[AttemptKey, ExitRecord] = {}  # ended, not taken
+        self._unknown: set[AttemptKey] = set()  # reported for the master's sake; the executor never saw them
+
+    # -- from fork to end --------------------------------------------------------------------------------------------
+
+    def adopt(self, adopted: Sequence[AdoptedAttempt]) -> None:
+        """Take over what a former agent process left under way or undelivered."""
+        for one in adopted:
+            holding = Holding(one.run_id, one.attempt, one.lease, Stage.RUNNING)
+            self._holdings.add(holding)
+            self._output.follow(holding, adopted=True)
+            logger.info("run adopted", extra=log.fields(run_id=one.run_id, attempt=one.attempt, over=one.future.done()))
+            self.begun(holding, one.future)
+
+    def begun(self, holding: Holding, future: Future[ExitRecord]) -> None:
+        """The executor has it: its end will be told by `future`, in a native thread."""
+        future.add_done_callback(lambda done: self._bridge.post(self._future_done, holding, done))
+
+    def refused(self, holding: Holding) -> None:
+        """It was allowed to begin and cannot be run here; nothing was started."""
+        self._unknown.add(holding.key)
+        ending = Ending(outcome=Outcome.REFUSED, detail=holding.refusal)
+        self._reporter.add(Result(holding.run_id, holding.attempt, holding.lease, ending))
+        self._slot_free()
+
+    def _future_done(self, holding: Holding, done: Future[ExitRecord]) -> None:
+        try:
+            record = done.result()
+        except CancelledError:
+            return  # the executor lets go of it; it is adopted at the next start
+        except Exception:  # edge of the loop: the attempt stays in hand, and its files tell its end at the next start
+            logger.exception("an attempt's end cannot be told", extra=log.fields(run_id=holding.run_id))
+            return
+        self._ended(holding, record)
+
+    def _ended(self, holding: Holding, record: ExitRecord) -> None:
+        if holding.stage is Stage.ENDED:
+            return
+        log.change(
+            logger, "run", run_id=holding.run_id, attempt=holding.attempt, from_="running", to="ended",
+            outcome=record.outcome, exit_code=record.exit_code, signal=record.signal, killed_by_us=record.killed_by_us,
+            output_bytes=record.output_bytes or None, leftovers=len(record.leftovers) or None,
+        )  # fmt: skip
+        faults.at("after-end")
+        self._records[holding.key] = record
+        self._holdings.advance(holding, Stage.ENDED)
+        self._output.ended(holding, record.output_bytes)
+        self._slot_free()
+
+    def _slot_free(self) -> None:
+        self.on_slot_free()
+        self.changed.set()
+
+    # -- from end to delivery ----------------------------------------------------------------------------------------
+
+    def output_complete(self, key: AttemptKey) -> None:
+        """The master has, or does not want, all output of an ended attempt: its result may be told."""
+        holding, record = self._holdings.get(key), self._records.get(key)
+        if holding is None or record is None:
+            return
+        flow = self._output.flow(key)
+        gaps = flow.gaps if flow is not None else []
+        sha256 = flow.sha256 if flow is not None else _NOTHING_SHA256
+        ending = ending_of(record, gaps=gaps, output_sha256=sha256)
+        self._reporter.add(Result(holding.run_id, holding.attempt, holding.lease, ending))
+
+    def output_lacking(self, key: AttemptKey, acked: int) -> None:
+        """The master will not take the result before it has the output from `acked` on."""
+        holding, record = self._holdings.get(key), self._records.get(key)
+        if holding is None:
+            return
+        if record is None:
+            # Reported for a run we know nothing of: what the master has of its output is all there is.
+            outcome = self._reporter.outcome(key) or Outcome.INTERRUPTED
+            self._report_unknown(holding, outcome, acked)
+            return
+        if self._output.flow(key) is None:
+            self._output.follow(holding, adopted=True).finish(record.output_bytes)
+        self._output.go_on_from(key, acked)
+
+    def taken(self, keys: list[AttemptKey]) -> None:
+        """The master has these results."""
+        ours = [key for key in keys if key not in self._unknown]
+        for key in keys:
+            self._unknown.discard(key)
+            self._records.pop(key, None)
+            self._output.forget(key)
+            holding = self._holdings.get(key)
+            if holding is not None:
+                self._holdings.remove(holding)
+        if ours:
+            self._executor.forget(ours)
+        self.changed.set()
+
+    # -- what only the master knows ----------------------------------------------------------------------------------
+
+    def reconcile(self, answer: dict[str, Any], named: set[AttemptKey], *, rebooted: bool) -> int:
+        """Go on where the master says it is, after a register; how many runs were unknown here.
+
+        `named` are the attempts that the register's question told of. Unknown runs are reported as `rebooted` if this
+        host was restarted since the master last heard of it, else as `interrupted`.
+        """
+        unknown = 0
+        for entry in answer.get("running") or ():
+            run_id, attempt, lease, acked = entry[:4]
+            key = (str(run_id), int(attempt))
+            if key in self._holdings:
+                self._output.go_on_from(key, int(acked))
+            elif key not in named:
+                unknown += 1
+                outcome = Outcome.REBOOTED if rebooted else Outcome.INTERRUPTED
+                log.change(
+                    logger, "run", level=logging.WARNING, run_id=run_id, attempt=attempt,
+                    from_="running for the master", to="ended", outcome=outcome,
+                )  # fmt: skip
+                holding = Holding(str(run_id), int(attempt), str(lease), Stage.ENDED)
+                self._holdings.add(holding)
+                self._report_unknown(holding, outcome, int(acked))
+        return unknown
+
+    def _report_unknown(self, holding: Holding, outcome: Outcome, acked: int) -> None:
+        self._unknown.add(holding.key)
+        ending = Ending(outcome=outcome, output_bytes=acked, detail=_UNKNOWN[outcome])
+        self._reporter.add(Result(holding.run_id, holding.attempt, holding.lease, ending))
