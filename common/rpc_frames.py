@@ -157,7 +157,7 @@ def pack_result(message_id: bytes, response_to: bytes, result: Any) -> bytes:
 def pack_error(
     message_id: bytes, response_to: bytes, *, code: str, message: str, fields: list[list[str]] | None = None
 ) -> bytes:
-    """The answer of a call that failed, always sendable. The traceback's place stays empty; `fields` go into the header.
+    """The answer of a call that failed, always sendable: no traceback, `fields` in the header.
 
     Long texts are cut, and characters that cannot be sent are escaped.
     """

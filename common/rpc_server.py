@@ -8,7 +8,6 @@ about its method. Handlers run in a greenlet each, or inline in the loop when th
 from __future__ import annotations
 
 import contextvars
-import errno
 import logging
 import time
 from collections import Counter
@@ -28,10 +27,10 @@ from common.errors import (
     Malformed,
     MusterError,
     ProtocolError,
-    TooLarge,
     Unavailable,
     UnknownMethod,
 )
+from common.rpc_answers import Answers, internal_error
 from common.rpc_calls import Call, Method, Peer, RpcMetrics, current
 from common.rpc_socket import PlainSocket, Port, apply_options
 from common.rpc_zap import DOMAIN, ServerCarrier, ZapDoor
@@ -42,7 +41,6 @@ _BACKLOG = 1024
 _IDLE_KEPT = 256
 _KEPT_PEERS = 50_000
 _COMPLAIN_EVERY_S = 60.0
-_UNROUTABLE = (errno.EHOSTUNREACH, errno.EAGAIN)
 
 
 class ServerCore:
@@ -76,6 +74,7 @@ class ServerCore:
         self._hub = get_hub()
         self._zap: ZapDoor | None = None
         self._port: Port | None = None
+        self._answers: Answers  # from `start` on
         self._endpoint = endpoint
         self._peers: dict[bytes, Peer] = {}
         self._pending: dict[tuple[bytes, bytes], greenlet] = {}
@@ -107,6 +106,9 @@ class ServerCore:
         bound = socket.getsockopt(zmq.LAST_ENDPOINT)
         self._endpoint = bound.rstrip(b"\0").decode() if isinstance(bound, bytes) else self._bind_to
         self._port = Port(socket, self._receive)
+        self._answers = Answers(
+            self._port, self._carrier, metrics=self.metrics, max_message_bytes=self._max_message_bytes
+        )
         logger.info("rpc server listens", extra=log.fields(endpoint=self._endpoint))
 
     def stop(self) -> None:
@@ -114,6 +116,7 @@ class ServerCore:
         if self._port is None:
             return
         port, self._port = self._port, None
+        self._answers.close()
         port.close()
         self._leave_zap()
         for idle in list(self._idle):
@@ -198,17 +201,17 @@ class ServerCore:
         """Stock zerorpc peers beat on open calls and offer credit; only the beat wants an echo."""
         response_to = message.response_to
         if message.name == frames.HEARTBEAT and response_to and (peer.identity, response_to) in self._pending:
-            self._send(peer, frames.pack_heartbeat(self._carrier.message_id(), response_to))
+            self._answers.heartbeat(peer, response_to)
 
     def _serve(self, peer: Peer, message: frames.Message, message_id: bytes) -> None:
         try:
             call, args = self._admit(peer, message, message_id)
         except MusterError as error:
-            self._send_error(peer, message_id, error)
+            self._answers.error(peer, message_id, error)
             return
         except Exception:  # a door: the authoriser's or a hook's own fault must not end the loop
             logger.exception("a request could not be judged", extra=log.fields(method=message.name))
-            self._send_error(peer, message_id, _internal())
+            self._answers.error(peer, message_id, internal_error())
             return
         if call is None:
             return
@@ -300,14 +303,14 @@ class ServerCore:
         try:
             result = call.method.fn(call.peer, *args)
         except MusterError as error:
-            self._send_error(call.peer, call.message_id, error)
+            self._answers.error(call.peer, call.message_id, error)
         except TypeError as error:
-            self._send_error(call.peer, call.message_id, self._judge_type_error(call, error))
+            self._answers.error(call.peer, call.message_id, self._judge_type_error(call, error))
         except Exception:  # a door: the caller gets a short sentence, the log the whole story
             logger.exception("a method failed", extra=log.fields(method=call.name))
-            self._send_error(call.peer, call.message_id, _internal())
+            self._answers.error(call.peer, call.message_id, internal_error())
         else:
-            self._send_result(call, result)
+            self._answers.result(call, result)
         finally:
             self.metrics.calls[call.name] += 1
             self.metrics.seconds[call.name] += time.monotonic() - call.started_at
@@ -318,65 +321,7 @@ class ServerCore:
         if frame is not None and frame.tb_next is None:
             return InvalidRequest(f"{call.name} does not take these arguments.")
         logger.error("a method failed", exc_info=error, extra=log.fields(method=call.name))
-        return _internal()
-
-    # -- answering -----------------------------------------------------------------------------------------------
-
-    def _send_result(self, call: Call, result: Any) -> None:
-        try:
-            blob = frames.pack_result(self._carrier.message_id(), call.message_id, result)
-            if len(blob) > self._max_message_bytes:
-                raise TooLarge(f"The answer of {call.name} has {len(blob)} bytes, more than one message may hold.")
-        except frames.FrameError:
-            logger.exception("an answer could not be packed", extra=log.fields(method=call.name))
-            self._send_error(call.peer, call.message_id, _internal())
-        except TooLarge as error:
-            self._send_error(call.peer, call.message_id, error)
-        else:
-            if not call.expired and self._send(call.peer, blob):
-                return
-        self._take_back(call, result)
-
-    def _take_back(self, call: Call, result: Any) -> None:
-        take_back = call.method.on_unroutable
-        if take_back is None:
-            return
-        if gevent.getcurrent() is self._hub:
-            gevent.spawn_raw(_guarded, take_back, call, result)
-        else:
-            _guarded(take_back, call, result)
-
-    def _send_error(self, peer: Peer, message_id: bytes, error: MusterError) -> None:
-        self.metrics.errors[error.code] += 1
-        fields = [[field.field, field.message] for field in error.fields]
-        blob = frames.pack_error(
-            self._carrier.message_id(), message_id, code=error.code, message=error.message, fields=fields
-        )
-        self._send(peer, blob)
-
-    def _send(self, peer: Peer, blob: bytes) -> bool:
-        """Whether the message was handed to the peer's connection; a peer that is gone or not reading loses it."""
-        if self._port is None:
-            return False
-        try:
-            self._port.send(peer.identity, b"", blob)
-        except zmq.ZMQError as error:
-            if error.errno not in _UNROUTABLE:
-                raise
-            self.metrics.unroutable += 1
-            return False
-        return True
-
-
-def _guarded(take_back: Callable[[Peer, str, Any], None], call: Call, result: Any) -> None:
-    try:
-        take_back(call.peer, call.name, result)
-    except Exception:  # edge: nobody is left who could be told
-        logger.exception("an answer could not be taken back", extra=log.fields(method=call.name))
-
-
-def _internal() -> MusterError:
-    return MusterError("The master failed to carry this out; its log says why.")
+        return internal_error()
 
 
 def _property(frame: zmq.Frame, name: str) -> str | None:

@@ -21,6 +21,7 @@ from common.rpc import Method, Peer, RpcClient, RpcServer
 MESSAGE = 2 * 1024 * 1024
 SERVER_KEYS = auth.new_key_pair()
 PEER_KEYS = auth.new_key_pair()
+OTHER_KEYS = auth.new_key_pair()
 
 
 def anyone(_peer: Peer, _method: str) -> None:
@@ -88,10 +89,17 @@ class RawPeer:
     """A DEALER socket that passes the encryption and then sends what it likes."""
 
     def __init__(
-        self, endpoint: str, *, keys: auth.KeyPair = PEER_KEYS, server_key: bytes = SERVER_KEYS.public
+        self,
+        endpoint: str,
+        *,
+        keys: auth.KeyPair = PEER_KEYS,
+        server_key: bytes = SERVER_KEYS.public,
+        options: Mapping[int, int | bytes] | None = None,
     ) -> None:
         self.socket = zmq.green.Context.instance().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
+        for option, value in (options or {}).items():
+            self.socket.setsockopt(option, value)
         self.socket.curve_serverkey = server_key
         self.socket.curve_publickey = keys.public
         self.socket.curve_secretkey = keys.secret

@@ -369,7 +369,7 @@ def test_an_answer_nobody_waits_for_leaves_the_client_alone() -> None:
             b"",
         ):
             peer = next(iter(server._peers.values()))
-            assert server._send(peer, blob)
+            server._answers._send_now(peer.identity, blob)
         assert client.call("echo", 1, timeout_s=5) == [1]
 
 
@@ -384,7 +384,7 @@ def test_an_answer_of_a_foreign_shape_ends_the_call_with_a_protocol_error(kind: 
         assert asked.wait(timeout=5)
         ((identity, message_id),) = server._pending
         blob = packed({"message_id": b"m", "v": 3, "response_to": message_id}, kind, args)
-        assert server._send(server._peers[identity], blob)
+        server._answers._send_now(identity, blob)
         with pytest.raises(errors.ProtocolError, match="no proper answer to wait"):
             caller.get(timeout=5)
 
