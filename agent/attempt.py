@@ -8,7 +8,7 @@ Times: `*_at_ms` are wall milliseconds for people, `*_s` seconds of the monotoni
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 # Why an attempt ended; the words of `common.model.Outcome` that an agent may use.
@@ -136,7 +136,12 @@ class ExitRecord:
 
     def to_wire(self) -> dict[str, Any]:
         """The record as a plain map, ready for JSON."""
-        return asdict(self)
+        wire: dict[str, Any] = {name: getattr(self, name) for name in _RECORD_FIELDS}
+        wire["leftovers"] = [{"pid": left.pid, "command": left.command} for left in self.leftovers]
+        wire["steps"] = [
+            {"at_ms": step.at_ms, "signal": step.signal, "processes": step.processes} for step in self.steps
+        ]
+        return wire
 
 
 _RECORD_FIELDS: Final = tuple(one.name for one in fields(ExitRecord))
@@ -151,6 +156,8 @@ class RunningAttempt:
     lease: str
     pid: int | None
     started_at_ms: int | None
+    output_limit: int
+    output_end: int  # bytes of output so far
 
     @property
     def key(self) -> AttemptKey:

@@ -9,15 +9,31 @@ watcher.
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Final
 
-from agent.attempt import AttemptKey, AttemptSpec, ExitRecord
-from agent.journal import Journal
-from agent.shepherd_link import ShepherdLink
+from agent.attempt import KILL_REASONS, AttemptKey, AttemptSpec, ExitRecord, spec_message
+from agent.attempt_files import AttemptFiles, boot_id, find_attempts
+from agent.journal import Begin, Journal, OpenEntry
+from agent.shepherd_link import LinkClosed, ShepherdLink, StartRefused, unknown_end
 from agent.spool_reader import SpoolReader
+from agent.workfile import BadShebang, interpreter_of
+from common import log
+
+logger = logging.getLogger(__name__)
+
+_THREADS_MOST: Final = 1024
+_DEFAULT_OUTPUT_LIMIT: Final = 16 * 1024 * 1024
+_NEVER_STARTED: Final = "The agent was ended after the master allowed the start and before the script ran: nothing ran."
+_KILLED_BEFORE: Final = "The run was to end before its script was started: nothing ran."
+_REBOOTED: Final = "The host was restarted before the result was noted on disk, so it is not known."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +55,18 @@ class AdoptedAttempt:
     future: Future[ExitRecord]  # done at once if the attempt had ended (or was interrupted, or the host rebooted)
 
 
+class ExecutorClosed(Exception):
+    """The executor was closed while the attempt ran; it goes on, and a later agent adopts it."""
+
+
+@dataclass(slots=True)
+class _Active:
+    """An attempt whose future is not done."""
+
+    started: bool = False  # the shepherd has been asked (or had it already)
+    kill: tuple[str, float | None] | None = None  # wanted before that: (why, grace_s)
+
+
 class Executor:
     """The attempts of one agent. Begins with `adopt`; end it with `close`."""
 
@@ -53,65 +81,265 @@ class Executor:
         on_output: Callable[[str, int, int], None] | None = None,
     ) -> None:
         """`on_output(run_id, attempt, end_offset)` is called in a native thread when more output is in the spool."""
-        raise NotImplementedError
-
-    @property
-    def slots(self) -> int:
-        """How many attempts may be under way at once; may be set, also below what runs now."""
-        raise NotImplementedError
+        self.slots = slots  # how many attempts may be under way at once; may be set, also below what runs now
+        self._attempts = os.path.join(os.path.abspath(state_dir), "attempts")
+        self._link = link
+        self._journal = journal
+        self._limits = asdict(settings or ExecutorSettings())
+        self._boot_id = boot_id()
+        self._lock = threading.Lock()  # guards the three below
+        self._active: dict[AttemptKey, _Active] = {}
+        self._prepared: set[AttemptKey] = set()
+        self._output_limits: dict[AttemptKey, int] = {}
+        # Threads are made as they are needed, so this bounds nothing: the slots do.
+        self._pool = ThreadPoolExecutor(_THREADS_MOST, thread_name_prefix="attempt")
+        if on_output is not None:
+            link.on_output = on_output
 
     def free_slots(self) -> int:
         """Slots without an attempt, submitted or adopted; never negative."""
-        raise NotImplementedError
+        with self._lock:
+            return max(0, self.slots - len(self._active))
+
+    def running(self) -> list[AttemptKey]:
+        """Every attempt submitted or adopted whose future is not done."""
+        with self._lock:
+            return list(self._active)
+
+    # --- what former agents left ---
 
     def adopt(self) -> list[AdoptedAttempt]:
         """Connect to the shepherd (start one if there is none) and take over what former agents left.
 
         Call it once, before the first `submit`. Blocks for the shepherd's start. Raises ShepherdUnavailable.
         """
-        raise NotImplementedError
+        os.makedirs(self._attempts, 0o700, exist_ok=True)
+        listing = self._link.connect()
+        ended = {record.key: record for record in listing.ended}
+        entries = {entry.begin.key: entry for entry in self._journal.open_entries()}
+        adopted = []
+        for running in listing.running:
+            with self._lock:
+                self._active[running.key] = _Active(started=True)
+                self._output_limits[running.key] = running.output_limit
+            future = self._pool.submit(self._until_ended, running.key, running.lease, self._link.adopt(running))
+            adopted.append(_adopted(running.key, running.lease, future))
+        going_on = {running.key for running in listing.running}
+        for key in [*entries, *(key for key in ended if key not in entries)]:
+            if key in going_on:
+                continue
+            entry = entries.get(key)
+            # What the journal says of an end was said before: a record that was cut short on disk does not change it.
+            record = entry.record if entry is not None else None
+            if record is None:
+                record = self._noted(ended[key] if key in ended else self._end_of(entries[key]))
+            adopted.append(_adopted(key, record.lease, _done(record)))
+        self._remove_unknown({one.key for one in listing.running} | ended.keys() | entries.keys())
+        for one in adopted:
+            logger.info(
+                "attempt adopted",
+                extra=log.fields(run_id=one.run_id, attempt=one.attempt, ended=one.future.done()),
+            )
+        return adopted
+
+    def _end_of(self, entry: OpenEntry) -> ExitRecord:
+        """The shepherd never had it: the agent went down between the journal and the fork, or the host did."""
+        begin = entry.begin
+        if begin.boot_id != self._boot_id:
+            return unknown_end(begin.key, begin.lease, _REBOOTED, outcome="rebooted")
+        return unknown_end(begin.key, begin.lease, _NEVER_STARTED)
+
+    def _remove_unknown(self, known: set[AttemptKey]) -> None:
+        for files in find_attempts(self._attempts):
+            if files.key not in known:
+                files.remove()  # delivered, and the agent went down before it was told to remove it
+
+    # --- a new attempt ---
 
     def prepare(self, specs: Sequence[AttemptSpec]) -> Future[None]:
         """Before `begin` is called at the master: journal "about to begin" and write the script files, in one go.
 
         Done when it is on disk. An error (a full disk) is in the future; then release the runs.
         """
-        raise NotImplementedError
+        return self._pool.submit(self._prepare, specs)
+
+    def _prepare(self, specs: Sequence[AttemptSpec]) -> None:
+        done: list[AttemptFiles] = []
+        try:
+            for spec in specs:
+                files = self._files(spec.key)
+                files.create(spec.script)
+                done.append(files)
+            now_ms = time.time_ns() // 1_000_000
+            self._journal.begin(
+                Begin(run_id=spec.run_id, attempt=spec.attempt, lease=spec.lease, boot_id=self._boot_id, at_ms=now_ms)
+                for spec in specs
+            )
+        except OSError:
+            for files in done:
+                files.remove()
+            raise
+        with self._lock:
+            self._prepared.update(spec.key for spec in specs)
 
     def submit(self, spec: AttemptSpec) -> Future[ExitRecord]:
         """Run the attempt; only after the master allowed its begin. `spec.fence` is the begin's.
 
-        The future never raises for what the script or the host does: that is an outcome of the record.
+        The future never raises for what the script or the host does: that is an outcome of the record. It raises
+        ExecutorClosed when the executor is closed before the end. Raises ValueError if the attempt is under way.
         """
-        raise NotImplementedError
+        with self._lock:
+            if spec.key in self._active:
+                raise ValueError(f"attempt {spec.attempt} of run {spec.run_id} is under way already")
+            self._active[spec.key] = _Active()
+            self._output_limits[spec.key] = spec.output_limit
+            prepared = spec.key in self._prepared
+            self._prepared.discard(spec.key)
+        if prepared:
+            # The script is on disk: it need not stay in memory for as long as it runs.
+            return self._pool.submit(self._run, spec.key, spec.lease, self._message(spec))
+        return self._pool.submit(self._prepare_and_run, spec)
+
+    def _message(self, spec: AttemptSpec) -> dict[str, Any] | str:
+        """What the shepherd is sent; or the sentence why the script cannot be started at all."""
+        try:
+            interpreter = spec.interpreter or interpreter_of(spec.script)
+        except BadShebang as error:
+            return str(error)
+        return spec_message(spec, interpreter=interpreter, limits=self._limits)
 
     def abandon(self, keys: Iterable[AttemptKey]) -> None:
         """Prepared, but not allowed to begin: nothing ran and nothing is to be told."""
-        raise NotImplementedError
+        keys = list(keys)
+        with self._lock:
+            self._prepared.difference_update(keys)
+        self._journal.delivered(keys)
+        self._pool.submit(self._remove, keys)
+
+    def _remove(self, keys: list[AttemptKey]) -> None:
+        for key in keys:
+            self._files(key).remove()
+
+    # --- in a worker thread ---
+
+    def _prepare_and_run(self, spec: AttemptSpec) -> ExitRecord:
+        try:
+            self._prepare([spec])
+        except OSError as error:
+            return self._end(self._not_started(spec.key, spec.lease, _unwritable(error)))
+        with self._lock:
+            self._prepared.discard(spec.key)
+        return self._run(spec.key, spec.lease, self._message(spec))
+
+    def _run(self, key: AttemptKey, lease: str, message: dict[str, Any] | str) -> ExitRecord:
+        if isinstance(message, str):
+            return self._end(self._not_started(key, lease, message))
+        with self._lock:
+            active = self._active[key]
+            if active.kill is None:
+                # Under the lock, so that a kill comes either before the start or after it.
+                future = self._link.start(message)
+                active.started = True
+        if active.kill is not None:
+            why = active.kill[0]
+            return self._end(replace(unknown_end(key, lease, _KILLED_BEFORE), killed_by_us=why))
+        del message
+        return self._until_ended(key, lease, future)
+
+    def _until_ended(self, key: AttemptKey, lease: str, future: Future[ExitRecord]) -> ExitRecord:
+        try:
+            record = future.result()
+        except StartRefused as error:
+            record = self._not_started(key, lease, str(error))
+        except LinkClosed:
+            raise ExecutorClosed(f"attempt {key[1]} of run {key[0]} goes on without this agent") from None
+        return self._end(record)
+
+    def _not_started(self, key: AttemptKey, lease: str, detail: str) -> ExitRecord:
+        return unknown_end(key, lease, detail, outcome="spawn_error")
+
+    def _end(self, record: ExitRecord) -> ExitRecord:
+        self._noted(record)
+        with self._lock:
+            self._active.pop(record.key, None)
+        return record
+
+    def _noted(self, record: ExitRecord) -> ExitRecord:
+        try:
+            self._journal.ended(record)
+        except OSError as error:
+            # The shepherd has written it, too; only a second fault now could lose it.
+            logger.error(
+                "end not journalled",
+                extra=log.fields(run_id=record.run_id, attempt=record.attempt, error=error.strerror),
+            )
+        return record
+
+    # --- while it runs, and after ---
 
     def kill(self, run_id: str, *, why: str, grace_s: float | None = None) -> bool:
         """End the run's attempt: TERM to its whole tree, grace, KILL. `why` is one of KILL_REASONS.
 
         False: no such attempt is under way. Its future tells the end.
         """
-        raise NotImplementedError
+        if why not in KILL_REASONS:
+            raise ValueError(f"{why!r} is no reason to end an attempt: use one of {', '.join(sorted(KILL_REASONS))}")
+        found = False
+        with self._lock:
+            for key, active in self._active.items():
+                if key[0] != run_id:
+                    continue
+                found = True
+                if active.started:
+                    self._link.kill(key, why=why, grace_s=grace_s)
+                elif active.kill is None:
+                    active.kill = (why, grace_s)
+        return found
 
     def acknowledge(self, run_id: str, attempt: int, offset: int) -> None:
         """The master has all output below `offset` (or was told it is a gap): dropping that is no loss any more."""
-        raise NotImplementedError
+        self._link.acknowledge((run_id, attempt), offset)
 
     def output(self, run_id: str, attempt: int) -> SpoolReader:
         """A reader over the attempt's output, while it runs and until it is forgotten. Close it."""
-        raise NotImplementedError
-
-    def running(self) -> list[AttemptKey]:
-        """Every attempt submitted or adopted whose future is not done."""
-        raise NotImplementedError
+        files = self._files((run_id, attempt))
+        with self._lock:
+            limit = self._output_limits.get(files.key)
+        if limit is None:
+            started = files.started()
+            limit = int(started[0].get("output_limit", _DEFAULT_OUTPUT_LIMIT)) if started else _DEFAULT_OUTPUT_LIMIT
+        return SpoolReader(files.path, limit)
 
     def forget(self, keys: Iterable[AttemptKey]) -> None:
         """The master has the results: note it in the journal and remove files and spool."""
-        raise NotImplementedError
+        keys = list(keys)
+        self._journal.delivered(keys)
+        with self._lock:
+            for key in keys:
+                self._output_limits.pop(key, None)
+        self._link.forget(keys)
 
     def close(self) -> None:
-        """Let go of the shepherd without ending what runs: a later agent adopts it. An idle shepherd is stopped."""
-        raise NotImplementedError
+        """Let go of the shepherd without ending what runs: a later agent adopts it. An idle shepherd is stopped.
+
+        Futures that are not done raise ExecutorClosed.
+        """
+        self._link.close(stop_idle=True)
+        self._pool.shutdown(wait=True)
+
+    def _files(self, key: AttemptKey) -> AttemptFiles:
+        return AttemptFiles(self._attempts, *key)
+
+
+def _adopted(key: AttemptKey, lease: str, future: Future[ExitRecord]) -> AdoptedAttempt:
+    return AdoptedAttempt(run_id=key[0], attempt=key[1], lease=lease, future=future)
+
+
+def _done(record: ExitRecord) -> Future[ExitRecord]:
+    future: Future[ExitRecord] = Future()
+    future.set_result(record)
+    return future
+
+
+def _unwritable(error: OSError) -> str:
+    return f"The script could not be written to the agent's disk: {error.strerror}."
