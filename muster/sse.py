@@ -29,18 +29,21 @@ class Message(NamedTuple):
 
 
 def parse(lines: Iterable[bytes]) -> Iterator[Message]:
-    """The events in a stream of lines with their ends; a last event that was cut off is left out."""
+    """The events in a stream of lines with their ends; a last event that was cut off is left out.
+
+    One without data is given too when it has an id: that is the place to go on from.
+    """
     event = ""
-    data: list[str] = []
     event_id: str | None = None
+    data: list[str] = []
     for raw in lines:
         if not raw.endswith((b"\n", b"\r")):
             return
         line = raw.decode("utf-8", "replace").rstrip("\r\n")
         if not line:
-            if data or event:
+            if data or event_id is not None:
                 yield Message(event or "message", "\n".join(data), event_id)
-            event, data = "", []
+            event, event_id, data = "", None, []
             continue
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
@@ -78,6 +81,11 @@ class Subscription:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection is open now."""
+        return self._stream is not None
 
     def close(self) -> None:
         """Stop; harmless when stopped already."""
@@ -131,7 +139,7 @@ def _event(message: Message) -> Event | None:
     """The event in a message; None for kinds this version does not know."""
     if message.event == "reset":
         return Event(raw={}, kind="reset", id=message.id)
-    if message.event not in ("task", "run", "output"):
+    if message.event not in ("task", "run", "output") or not message.data:
         return None
     raw = json.loads(message.data)
     if message.event == "task":

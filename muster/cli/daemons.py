@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from muster.cli.options import Failure, pairs, settings, settings_options
 from muster.launch import ports
+
+if TYPE_CHECKING:
+    from common.errors import MusterError
 
 
 def address(text: str, default_port: int) -> ports.HostPort:
@@ -27,6 +30,13 @@ def _data(named: Path | None) -> Path:
 
 def _end(code: int) -> None:
     click.get_current_context().exit(code)
+
+
+def _failure(error: MusterError) -> Failure:
+    """How a daemon ends that could not start: 2 if a person has to mend something, 1 if time alone may do it."""
+    from common.errors import Conflict, Unavailable
+
+    return Failure(error.message, exit_code=1 if isinstance(error, Unavailable | Conflict) else 2)
 
 
 @click.command()
@@ -52,7 +62,7 @@ def master(data: Path | None, rpc: str, web_rpc: str, config: Path | None, **fla
             advertise=chosen.advertise or None,
         )
     except MusterError as error:
-        raise Failure(error.message, exit_code=2) from error
+        raise _failure(error) from error
     _end(code)
 
 
@@ -64,9 +74,8 @@ def master(data: Path | None, rpc: str, web_rpc: str, config: Path | None, **fla
 def web(data: Path | None, listen: str, rpc: str, config: Path | None, **flags: Any) -> None:
     """The webserver alone: REST and pages. Its keys are in the data directory."""
     chosen = settings(config, flags)
-    from webserver.app import main
-
     from common.errors import MusterError
+    from webserver.app import main
 
     try:
         code = main(
@@ -76,7 +85,7 @@ def web(data: Path | None, listen: str, rpc: str, config: Path | None, **flags: 
             master_endpoint=f"tcp://{address(rpc, 7442)}",
         )
     except MusterError as error:
-        raise Failure(error.message, exit_code=2) from error
+        raise _failure(error) from error
     _end(code)
 
 
@@ -90,6 +99,7 @@ def web(data: Path | None, listen: str, rpc: str, config: Path | None, **flags: 
     type=click.Path(path_type=Path),
     help="state directory [MUSTER_STATE]",
 )
+@click.option("--rpc", metavar="HOST:PORT", help="where the master is now, if it has moved")
 @click.option("--slots", metavar="N", type=click.IntRange(min=1), help="scripts run at once; as many as there are CPUs")
 @click.option("--label", "labels", metavar="K=V", multiple=True, help="a label; may be repeated")
 @click.option("--queue", "queues", metavar="QUEUE", multiple=True, help="serve this queue only; may be repeated")
@@ -98,6 +108,7 @@ def agent(
     join: str | None,
     name: str | None,
     state: Path | None,
+    rpc: str | None,
     slots: int | None,
     labels: tuple[str, ...],
     queues: tuple[str, ...],
@@ -111,7 +122,6 @@ def agent(
     label_map = pairs(labels, "--label")
     chosen = settings(config, flags)
     from agent.app import main
-
     from common.errors import MusterError
     from muster.address import state_home
 
@@ -125,7 +135,8 @@ def agent(
             slots=slots,
             labels=label_map,
             queues=list(queues) or None,
+            master_endpoint=f"tcp://{address(rpc, 7441)}" if rpc else None,
         )
     except MusterError as error:
-        raise Failure(error.message, exit_code=2) from error
+        raise _failure(error) from error
     _end(code)

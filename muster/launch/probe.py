@@ -27,7 +27,10 @@ class Probe:
         self.sock.setblocking(False)
         self._request = f"GET {parts.path or '/'} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode()
         self._got = b""
-        code = self.sock.connect_ex((host, port))
+        try:
+            code = self.sock.connect_ex((host, port))
+        except OSError:  # the name is not known
+            code = errno.EHOSTUNREACH
         if code not in (0, errno.EINPROGRESS):
             self.close(ready=False)
 

@@ -1,0 +1,167 @@
+"""`muster agents`: the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli.options import Failure, connect, json_option, server_options
+
+if TYPE_CHECKING:
+    from muster.client import Agent, Client
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@server_options
+@click.pass_context
+def agents(ctx: click.Context, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
+    """List the agents; with a command, look at one or change it."""
+    if ctx.invoked_subcommand is None:
+        _print_agents(connect(url, token, data), as_json)
+
+
+def _print_agents(client: Client, as_json: bool) -> None:
+    from muster.cli.output import ago, print_json, print_table
+
+    found = list(client.agents())
+    if as_json:
+        print_json([dict(agent.raw) for agent in found])
+        return
+    rows = (
+        [
+            agent.name,
+            agent.state,
+            f"{agent.held}/{agent.slots}",
+            "now" if agent.state == "online" else ago(agent.last_seen_at),
+            _system(agent),
+            _labels(agent),
+        ]
+        for agent in found
+    )
+    print_table(("agent", "state", "slots", "seen", "system", "labels"), rows)
+
+
+def _system(agent: Agent) -> str:
+    known = [agent.facts.get(name) for name in ("os", "arch")]
+    return " ".join(str(fact) for fact in known if fact)
+
+
+def _labels(agent: Agent) -> str:
+    return " ".join(f"{key}={value}" if value else key for key, value in sorted(agent.labels.items()))
+
+
+@agents.command("list")
+@json_option
+@server_options
+def list_agents(as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
+    """List the agents."""
+    _print_agents(connect(url, token, data), as_json)
+
+
+@agents.command("show")
+@click.argument("name")
+@json_option
+@server_options
+def show_agent(name: str, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
+    """Show what is known of an agent and its host."""
+    from muster.cli.output import ago, moment, print_fields, print_json, size
+
+    agent = connect(url, token, data).agent(name)
+    if as_json:
+        print_json(dict(agent.raw))
+        return
+    facts = {
+        key.replace("_", " "): size(value)
+        if key.startswith(("memory", "disk")) and isinstance(value, int)
+        else str(value)
+        for key, value in agent.facts.items()
+    }
+    print_fields(
+        {
+            "agent": agent.name,
+            "id": agent.id,
+            "host": agent.hostname,
+            "state": agent.state,
+            "slots": f"{agent.held} of {agent.slots} in use",
+            "labels": _labels(agent),
+            "seen": ago(agent.last_seen_at),
+            "enrolled": moment(agent.enrolled_at),
+            **facts,
+        }
+    )
+
+
+def _each(names: tuple[str, ...], act: Callable[[str], str], done: str) -> None:
+    """Do it to every agent named, also when one of them fails; then end with 1."""
+    from muster.client import ApiError, Unavailable
+    from muster.terminal import plain
+
+    failed = 0
+    for name in names:
+        try:
+            click.echo(f"{plain(act(name))} {done}")
+        except Unavailable:
+            raise
+        except ApiError as error:
+            failed += 1
+            click.echo(f"muster: {plain(name)}: {plain(error)}", err=True)
+    if failed:
+        raise Failure(f"{failed} of {len(names)} could not be changed")
+
+
+@agents.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@server_options
+def drain(names: tuple[str, ...], url: str | None, token: str | None, data: Path | None) -> None:
+    """Let agents finish what they have and give them nothing new."""
+    client = connect(url, token, data)
+    _each(names, lambda name: client.drain_agent(name).name, "is draining")
+
+
+@agents.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@server_options
+def resume(names: tuple[str, ...], url: str | None, token: str | None, data: Path | None) -> None:
+    """Give drained agents work again."""
+    client = connect(url, token, data)
+    _each(names, lambda name: client.resume_agent(name).name, "takes work again")
+
+
+@agents.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@server_options
+def forget(names: tuple[str, ...], url: str | None, token: str | None, data: Path | None) -> None:
+    """Remove agents that are offline; what was addressed to them ends, and their keys are refused from then on."""
+    client = connect(url, token, data)
+
+    def act(name: str) -> str:
+        client.forget_agent(name)
+        return name
+
+    _each(names, act, "is forgotten")
+
+
+@agents.command()
+@click.argument("name")
+@click.argument("changes", metavar="K=V|K-...", nargs=-1, required=True)
+@server_options
+def label(name: str, changes: tuple[str, ...], url: str | None, token: str | None, data: Path | None) -> None:
+    """Set labels with K=V and remove them with K-."""
+    client = connect(url, token, data)
+    labels = dict(client.agent(name).labels)
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if equals and key:
+            labels[key] = value
+        elif not equals and change.endswith("-") and len(change) > 1:
+            labels.pop(change[:-1], None)
+        else:
+            raise click.BadParameter(f"{change!r}: write K=V to set a label, K- to remove it", param_hint="K=V|K-")
+    done = client.patch_agent(name, labels=labels)
+    from muster.terminal import plain
+
+    click.echo(f"{plain(done.name)}  {plain(_labels(done))}".rstrip())
