@@ -63,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     restart_delay_most: Annotated[_Seconds, _doc("longest such pause")] = 30.0
     slots: Annotated[_Count, _doc("attempts an agent runs at once; 0: as many as it has CPUs")] = 0
     advertise: Annotated[str, _doc("HOST:PORT that join tokens tell agents to connect to; empty: found out")] = ""
+    hosts: Annotated[str, _doc("further names the webserver is known by, separated by commas")] = ""
     log_format: Annotated[str, _doc("`kv` (key=value) or `json`")] = "kv"
     log_level: Annotated[str, _doc("`debug`, `info`, `warning` or `error`")] = "info"
 

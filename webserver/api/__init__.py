@@ -1,1 +1,7 @@
-"""REST, one blueprint a noun."""
+"""The REST API, one module a noun. `NOUNS` lists them all; routes and the OpenAPI document come from it."""
+
+from __future__ import annotations
+
+from webserver.api import agent_tokens, agents, events, output, runs, tasks, verify
+
+NOUNS = (tasks.noun, runs.noun, output.noun, events.noun, agents.noun, agent_tokens.noun, verify.noun)

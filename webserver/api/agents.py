@@ -1,0 +1,101 @@
+"""`/agents`: the fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from common.errors import Conflict, InvalidRequest, NotFound, StoreFull
+from webserver import shapes, wording
+from webserver.api.tasks import Cursor, Limit
+from webserver.rest import Answer, Call, Nothing, Noun, Query, Reply
+
+noun = Noun("agents", "The hosts' daemons that run scripts.")
+
+
+Labels = Annotated[dict[str, str], msgspec.Meta(description="all labels, in place of those before")]
+Slots = Annotated[int, msgspec.Meta(ge=1, le=10_000, description="attempts at once; null: what the agent says")]
+
+
+class AgentListQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which agents to list."""
+
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
+
+
+class AgentChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to change; what is left out stays."""
+
+    labels: Labels | UnsetType = UNSET
+    slots: Slots | UnsetType | None = UNSET
+
+
+@noun.operation("GET", "/agents", query=AgentListQuery, answers={200: Answer("Agents, by name.", shapes.AgentPage)})
+def list_agents(call: Call) -> Any:
+    """List agents."""
+    cursor = None if call.query.cursor is UNSET else call.query.cursor
+    return wording.page(call.web.master.read("list_agents", call.query.limit, cursor), wording.agent)
+
+
+@noun.operation(
+    "GET", "/agents/{agent}", answers={200: Answer("The agent.", shapes.Agent)}, refuses=(NotFound, Conflict)
+)
+def get_agent(call: Call) -> Any:
+    """Look at an agent."""
+    return wording.agent(call.web.master.read("get_agent", call.path["agent"]))
+
+
+@noun.operation(
+    "PATCH",
+    "/agents/{agent}",
+    body=AgentChanges,
+    body_required=True,
+    answers={200: Answer("The agent as it is now.", shapes.Agent)},
+    refuses=(NotFound, Conflict, StoreFull),
+)
+def patch_agent(call: Call) -> Any:
+    """Change an agent's labels or slots."""
+    changes = {name: getattr(call.body, name) for name in ("labels", "slots")}
+    given = {name: value for name, value in changes.items() if value is not UNSET}
+    if not given:
+        raise InvalidRequest("Nothing to change: give labels or slots.")
+    return wording.agent(call.web.master.read("patch_agent", call.path["agent"], given))
+
+
+@noun.operation(
+    "POST",
+    "/agents/{agent}/drain",
+    body=Nothing,
+    answers={200: Answer("The agent as it is now.", shapes.Agent)},
+    refuses=(NotFound, Conflict, StoreFull),
+)
+def drain_agent(call: Call) -> Any:
+    """Give an agent nothing new; what it holds it finishes."""
+    return wording.agent(call.web.master.read("drain_agent", call.path["agent"]))
+
+
+@noun.operation(
+    "POST",
+    "/agents/{agent}/resume",
+    body=Nothing,
+    answers={200: Answer("The agent as it is now.", shapes.Agent)},
+    refuses=(NotFound, Conflict, StoreFull),
+)
+def resume_agent(call: Call) -> Any:
+    """Give a drained agent work again."""
+    return wording.agent(call.web.master.read("resume_agent", call.path["agent"]))
+
+
+@noun.operation(
+    "DELETE",
+    "/agents/{agent}",
+    answers={204: Answer("The agent is forgotten and its key no longer accepted.", content_type="")},
+    refuses=(NotFound, Conflict, StoreFull),
+)
+def forget_agent(call: Call) -> Reply:
+    """Forget an agent that is offline."""
+    call.web.master.act("forget_agent", call.path["agent"])
+    return Reply(None, 204)

@@ -1,0 +1,208 @@
+"""`/tasks`: submit, look at, stop and repeat tasks."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+import flask
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from common.errors import Conflict, KeyReused, NotFound, StoreFull
+from common.model import RunState, TaskState
+from common.requests import TaskRequest, check
+from webserver import shapes, wording
+from webserver.rest import Answer, Call, Header, Nothing, Noun, Query, Reply, idempotency_key, wait_preference
+from webserver.server import PATIENT
+
+noun = Noun("tasks", "Scripts submitted to run on agents.")
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=500, description="items on the page")]
+Cursor = Annotated[str, msgspec.Meta(min_length=1, max_length=500, description="`next` of the page before")]
+Wait = Annotated[
+    float, msgspec.Meta(ge=0, le=60, description="answer when the task is final, or after this many seconds")
+]
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+# Equal requests have equal bytes whatever the order of keys and the white space were.
+_canonical = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class TaskQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one may ask of one task."""
+
+    wait: Wait = 0.0
+
+
+class TaskListQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tasks to list."""
+
+    state: TaskState | UnsetType = UNSET
+    agent: Annotated[Text, msgspec.Meta(description="with a run on it: id, name, former name")] | UnsetType = UNSET
+    name: Annotated[Text, msgspec.Meta(description="with this in their name, in any case")] | UnsetType = UNSET
+    since: Annotated[str, msgspec.Meta(description="created at or after: RFC 3339")] | UnsetType = UNSET
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
+
+
+class RunListQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which runs of a task to list."""
+
+    state: RunState | UnsetType = UNSET
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
+
+
+class RetryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which runs to repeat: those that did not succeed, or all."""
+
+    only: Literal["failed", "all"] = "failed"
+
+
+@noun.operation(
+    "POST",
+    "/tasks",
+    body=TaskRequest,
+    body_required=True,
+    answers={
+        201: Answer("The task was stored.", shapes.Task, headers={"Location": "the task's address"}),
+        200: Answer("The task that was stored under this Idempotency-Key before.", shapes.Task),
+    },
+    headers=[
+        Header("Idempotency-Key", "Makes a repeat answer the first task.", "^[!-~]{1,200}$"),
+        Header("Prefer", "`wait=S` (at most 60): answer when the task is final, or after S seconds."),
+    ],
+    refuses=(KeyReused, StoreFull),
+)
+def submit(call: Call) -> Reply:
+    """Submit a task."""
+    request: TaskRequest = call.body
+    settings = call.web.settings
+    check(request, max_script=settings.max_script, max_targets=settings.max_targets)
+    headers = flask.request.environ
+    preferred_s = wait_preference(headers.get("HTTP_PREFER"))
+    meta = {
+        "idempotency_key": idempotency_key(headers.get("HTTP_IDEMPOTENCY_KEY")),
+        "body_sha256": hashlib.sha256(_canonical(request)).hexdigest(),
+        "submitted_by": call.caller.name,
+    }
+    headers[PATIENT] = preferred_s is not None
+    view, created = call.web.master.add_task(_plain(request), meta, wait_s=preferred_s or 0.0)
+    answer_headers = {"Location": f"/api/v1/tasks/{view['id']}"}
+    if preferred_s is not None:
+        answer_headers["Preference-Applied"] = f"wait={preferred_s:g}"
+    return Reply(wording.task(view), 201 if created else 200, answer_headers)
+
+
+@noun.operation(
+    "POST",
+    "/tasks/preview",
+    body=TaskRequest,
+    body_required=True,
+    answers={200: Answer("Where the task would go.", shapes.Preview)},
+)
+def preview(call: Call) -> Any:
+    """Show what submitting this task would do. Nothing is stored."""
+    settings = call.web.settings
+    check(call.body, max_script=settings.max_script, max_targets=settings.max_targets)
+    return wording.preview(call.web.master.read("preview_task", _plain(call.body)))
+
+
+@noun.operation(
+    "GET", "/tasks", query=TaskListQuery, answers={200: Answer("Tasks, the newest first.", shapes.TaskPage)}
+)
+def list_tasks(call: Call) -> Any:
+    """List tasks."""
+    query: TaskListQuery = call.query
+    where: dict[str, Any] = {"state": query.state, "agent": query.agent, "name": query.name}
+    if query.since is not UNSET:
+        where["since_ms"] = wording.wall_ms(query.since, field="since")
+    given = {name: value for name, value in where.items() if value is not UNSET}
+    return wording.page(call.web.master.read("list_tasks", given, query.limit, _or_none(query.cursor)), wording.task)
+
+
+@noun.operation(
+    "GET",
+    "/tasks/{task_id}",
+    query=TaskQuery,
+    answers={200: Answer("The task.", shapes.Task)},
+    refuses=(NotFound, Conflict),
+)
+def get_task(call: Call) -> Any:
+    """Look at a task."""
+    flask.request.environ[PATIENT] = call.query.wait > 0
+    return wording.task(call.web.master.get_task(call.path["task_id"], wait_s=call.query.wait))
+
+
+@noun.operation(
+    "GET",
+    "/tasks/{task_id}/script",
+    answers={200: Answer("The script, byte for byte.", content_type="application/octet-stream")},
+    refuses=(NotFound, Conflict),
+)
+def get_script(call: Call) -> flask.Response:
+    """Download a task's script."""
+    answer = call.web.master.read("get_script", call.path["task_id"])
+    response = flask.Response(answer["data"], content_type="application/octet-stream")
+    response.headers["Content-Disposition"] = 'attachment; filename="script"'
+    return response
+
+
+@noun.operation(
+    "GET",
+    "/tasks/{task_id}/runs",
+    query=RunListQuery,
+    answers={200: Answer("The task's runs.", shapes.RunPage)},
+    refuses=(NotFound, Conflict),
+)
+def list_runs(call: Call) -> Any:
+    """List a task's runs."""
+    query: RunListQuery = call.query
+    state = None if query.state is UNSET else query.state.value
+    page = call.web.master.read("list_runs", call.path["task_id"], state, query.limit, _or_none(query.cursor))
+    return wording.page(page, wording.run)
+
+
+@noun.operation(
+    "GET",
+    "/tasks/{task_id}/groups",
+    answers={200: Answer("Runs that are alike, the largest group first.", shapes.GroupPage)},
+    refuses=(NotFound, Conflict),
+)
+def list_groups(call: Call) -> Any:
+    """Group a task's runs by outcome and output."""
+    return wording.page(call.web.master.read("list_groups", call.path["task_id"]), wording.group)
+
+
+def _order(verb: str, method: str, doc: str, body: type[msgspec.Struct] = Nothing) -> Any:
+    """Declare `POST /tasks/{task_id}/VERB`: an order that the master acknowledges and carries out."""
+
+    def order(call: Call) -> Any:
+        more = (call.body.only,) if isinstance(call.body, RetryRequest) else ()
+        return wording.task(call.web.master.act(method, call.path["task_id"], *more))
+
+    order.__name__, order.__doc__ = method, doc
+    noun.operation(
+        "POST",
+        f"/tasks/{{task_id}}/{verb}",
+        body=body,
+        answers={202: Answer("The task as it is now; the order is being carried out.", shapes.Task)},
+        refuses=(NotFound, Conflict, StoreFull),
+    )(order)
+    return order
+
+
+cancel_task = _order("cancel", "cancel_task", "Cancel: what has not begun never will, what runs is asked to end.")
+pause_task = _order("pause", "pause_task", "Begin no further runs until resumed.")
+resume_task = _order("resume", "resume_task", "Go on with a paused task.")
+retry_task = _order("retry", "retry_task", "Run a final task again, under the same ids.", RetryRequest)
+
+
+def _plain(request: TaskRequest) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(request, builtin_types=(bytes,))
+    return plain
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is UNSET else value

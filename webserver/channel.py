@@ -1,0 +1,360 @@
+"""One stream of events, built once for all who follow it: of one task, or of everything.
+
+The change feed says only what has changed. A channel fetches those things, each once however often it changed
+meanwhile, and appends them to its log; followers read the log at their own pace, and one that falls behind what the log
+still holds is brought up to date from the master. So memory is bounded whatever a task prints and however slowly
+somebody reads, and nobody's slowness delays another.
+
+A follower of a task can count on the order: a run is told to be under way before its output, all its output before its
+end, the runs' ends before the task's; output without gap or repeat. A snapshot keeps that order too: what has ended is
+told as it was before, then its output, then its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+import gevent
+import msgspec
+from gevent.event import Event
+from gevent.lock import BoundedSemaphore
+
+from common.clock import Clock
+from common.errors import MusterError, NotFound
+from common.model import FINAL_STATES, TASK_FINAL_STATES
+from webserver import wording
+from webserver.output_reader import OutputReader
+from webserver.sse import ID_STEP, KEEPALIVE, Entry, EventLog, Mark, event, output_event, trim, with_id
+
+logger = logging.getLogger(__name__)
+
+KEEPALIVE_S = 15.0
+_SEND_BYTES = 64 * 1024
+_PAGE = 500
+_FEW = 8
+_PACE_LEAST_S = 0.01
+_PACE_MOST_S = 0.25
+_RETRY_S = 0.5
+_DIRTY_MOST = 20_000
+_RESET = with_id(event("reset", b"{}"), 0)
+_encode = msgspec.json.Encoder().encode
+View = Mapping[str, Any]
+Sent = dict[str, Mark]
+Told = tuple[bytes, str | None, Mark | None]  # an unfinished event; for output, its run and the mark behind it
+
+
+class Channel:
+    """The events of one task (`task_id`), or of all (None); with or without output.
+
+    `seq` is the feed row up to which the feed was read when the channel was made; every later row must be noted.
+    """
+
+    def __init__(
+        self,
+        reader: OutputReader,
+        clock: Clock,
+        *,
+        task_id: str | None,
+        output: bool,
+        seq: int,
+        log_bytes: Callable[[], int],
+    ) -> None:
+        self.task_id = task_id
+        self.output = output
+        self.followers = 0
+        self.fell_behind = 0
+        self.idle_since_s = clock.monotonic_s()
+        self._reader = reader
+        self._master = reader.master
+        self._clock = clock
+        self._log_bytes = log_bytes
+        self._log = EventLog(base_id=seq * ID_STEP)
+        self._seq = seq
+        self._begun = False  # somebody has followed it, so its log is a continuation
+        self._marks: dict[str, Mark] = {}  # how far each run's output was published
+        self._told: dict[str, int] = {}  # hash of the last event about a task or run
+        self._under_way: dict[str, int] = {}  # run → attempt that was told to be under way
+        self._dirty: dict[tuple[str, str], int] = {}  # (kind, id) → last feed row that named it, in order of rows
+        self._fetching = BoundedSemaphore(1)  # what is fetched under it is as new as its place in the log says
+        self._grown = Event()
+        self._wake = Event()
+        self._pump: gevent.Greenlet[..., None] | None = None
+        self._broken = False
+        self._closed = False
+
+    # -- what comes from the feed ------------------------------------------------------------------------------------
+
+    def note(self, seq: int, kind: str, item_id: str) -> None:
+        """Feed row `seq` names a changed `task` or `run`, or new `output` of the run `item_id`."""
+        if kind == "output" and not self.output:
+            return
+        self._seq = seq
+        self._dirty.pop((kind, item_id), None)
+        self._dirty[kind, item_id] = seq
+        if len(self._dirty) > _DIRTY_MOST and self.task_id is None:
+            self.break_off()
+        self._wake.set()
+
+    def break_off(self) -> None:
+        """Tell all followers to begin anew: rows of the feed were missed. The channel is of no further use."""
+        self._broken = True
+        self._end()
+
+    def close(self) -> None:
+        """End all followers' streams: the webserver stops."""
+        self._closed = True
+        self._end()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be followed."""
+        return not (self._broken or self._closed)
+
+    def _end(self) -> None:
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.kill(block=False)
+        self._grow()
+
+    def _grow(self) -> None:
+        grown, self._grown = self._grown, Event()
+        grown.set()
+
+    # -- following ---------------------------------------------------------------------------------------------------
+
+    def follow(self, after: int | None) -> Iterator[bytes]:
+        """Events behind the one with id `after`; None, or an id that cannot be resumed: a snapshot first.
+
+        Ends when the channel is closed or broken off. Raises what the master answers to the snapshot.
+        """
+        self.followers += 1
+        try:
+            place = self._log.place(after) if after is not None and self._begun else None
+            if place is None:
+                if after is not None:
+                    yield _RESET
+                place = yield from self._catch_up({})
+            position, sent = place
+            while self.usable:
+                self._keep_pumping()
+                if position < self._log.start:
+                    self.fell_behind += 1
+                    if self.task_id is None:
+                        yield _RESET
+                    position, sent = yield from self._catch_up(sent)
+                elif position == self._log.end:
+                    if not self._grown.wait(timeout=KEEPALIVE_S):
+                        yield KEEPALIVE
+                else:
+                    block, position = self._next(position, sent)
+                    if block:
+                        yield block
+            if self._broken:
+                yield _RESET
+        finally:
+            self.followers -= 1
+            self.idle_since_s = self._clock.monotonic_s()
+
+    def _next(self, position: int, sent: Sent) -> tuple[bytes, int]:
+        """The events from `position` on that the follower has not had, up to a good size, and the position behind."""
+        block = bytearray()
+        while position < self._log.end and len(block) < _SEND_BYTES:
+            entry = self._log[position]
+            position += 1
+            if entry.run_id is not None and entry.mark is not None:
+                if entry.mark <= sent.get(entry.run_id, Mark(0, 0)):
+                    continue
+                sent[entry.run_id] = entry.mark
+            block += entry.event
+        return bytes(block), position
+
+    def _catch_up(self, sent: Sent) -> Generator[bytes, None, tuple[int, Sent]]:
+        """Bring a follower that has had output up to `sent` up to date; answers (position, marks) to go on from."""
+        if self.task_id is None:
+            self._begun = True  # of everything there is no snapshot
+            yield with_id(b"", self._log.last_id)
+            return self._log.end, {}
+        with self._fetching:
+            first, last, target = self._snapshot(self.task_id)
+            self._begun = True
+            position, last_id = self._log.end, self._log.last_id
+        held = b""  # one event is held back: the last of all carries the id from which the client can go on
+        for unfinished in self._missing(first, last, sent, target):
+            if held:
+                yield with_id(held, 0)
+            held = unfinished
+        yield with_id(held, last_id)
+        return position, target
+
+    def _snapshot(self, task_id: str) -> tuple[list[bytes], list[bytes], Sent]:
+        """Events to tell before the output and behind it, and the marks up to which output belongs to the snapshot."""
+        task = self._master.get_task(task_id)
+        over = task["state"] in TASK_FINAL_STATES
+        first = [event("task", _encode(wording.task_under_way(task) if over else wording.task(task)))]
+        last: list[bytes] = []
+        target: Sent = {}
+        for view in self._runs(task_id):
+            mark = self._known_mark(view)
+            target[view["id"]] = mark
+            worded = event("run", _encode(wording.run(view)))
+            if view["state"] in FINAL_STATES and mark.offset:
+                first.append(event("run", _encode(wording.run_under_way(view))))
+                last.append(worded)
+            else:
+                first.append(worded)
+        if over:
+            last.append(event("task", _encode(wording.task(task))))
+        return first, last, target
+
+    def _known_mark(self, view: View) -> Mark:
+        """How far this run's output was published, now at the latest: what was written before belongs to snapshots."""
+        run_id = view["id"]
+        if not self.output:
+            return Mark(view["attempt"], 0)
+        if run_id not in self._marks:
+            self._marks[run_id] = Mark(view["attempt"], view.get("output_bytes") or 0)
+            self._log.set_base(run_id, self._marks[run_id])
+            if view["state"] == "running":  # its view may lag behind its output
+                self._dirty.setdefault(("output", run_id), self._seq)
+                self._wake.set()
+        return self._marks[run_id]
+
+    def _missing(self, first: list[bytes], last: list[bytes], sent: Sent, target: Sent) -> Iterator[bytes]:
+        yield from first
+        for run_id, until in target.items():
+            for piece in self._reader.between(run_id, sent.get(run_id, Mark(until.attempt, 0)), until):
+                yield output_event(run_id, piece)
+        yield from last
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def _keep_pumping(self) -> None:
+        if self._pump is None and self.usable:
+            self._pump = gevent.spawn(self._pump_loop)
+
+    def _pump_loop(self) -> None:
+        """Publish what is dirty while somebody follows; slower when that is much work."""
+        try:
+            while self.followers and self.usable:
+                if not self._dirty:
+                    self._wake.clear()
+                    self._wake.wait(timeout=KEEPALIVE_S)
+                    continue
+                began_s = self._clock.monotonic_s()
+                pause_s = _RETRY_S
+                if self._publish_round():
+                    pause_s = min(max(self._clock.monotonic_s() - began_s, _PACE_LEAST_S), _PACE_MOST_S)
+                gevent.sleep(pause_s)
+        finally:
+            if self._pump is gevent.getcurrent():
+                self._pump = None
+
+    def _publish_round(self) -> bool:
+        """Publish all that is dirty now; False when the master could not be asked, and the rest stays dirty."""
+        dirty, self._dirty = self._dirty, {}
+        try:
+            with self._fetching:
+                views = self._changed_runs([item_id for kind, item_id in dirty if kind == "run"])
+                while dirty:
+                    (kind, item_id), seq = next(iter(dirty.items()))
+                    self._publish(kind, item_id, seq, views)
+                    del dirty[kind, item_id]
+        except MusterError as error:
+            logger.debug("events wait for the master: %s", error)
+            newer = self._dirty
+            self._dirty = {key: seq for key, seq in dirty.items() if key not in newer} | newer
+            return False
+        except Exception:  # edge of a loop: what cannot be told must not leave followers waiting for ever
+            logger.exception("an event could not be built")
+            self.break_off()
+        return True
+
+    def _publish(self, kind: str, item_id: str, seq: int, views: Mapping[str, View]) -> None:
+        try:
+            if kind == "output":
+                self._append(seq, self._output_events(item_id, None))
+            elif kind == "run":
+                self._append(seq, self._run_events(views.get(item_id) or self._master.read("get_run", item_id)))
+            elif kind == "task":
+                self._append(seq, self._task_events(item_id))
+        except NotFound:
+            logger.debug("gone before it could be told: %s %s", kind, item_id)
+
+    def _append(self, seq: int, events: Iterator[Told]) -> None:
+        """Append events of one feed row; the last of them carries the id that completes the row."""
+        held = next(events, None)
+        while held is not None:
+            following = next(events, None)
+            unfinished, run_id, mark = held
+            event_id = self._log.next_id(seq, whole=following is None)
+            self._log.append(Entry(event_id, with_id(unfinished, event_id), run_id, mark), limit=self._log_bytes())
+            if run_id is not None and mark is not None:
+                self._keep_mark(run_id, mark)
+            held = following
+            self._grow()
+
+    def _task_events(self, task_id: str) -> Iterator[Told]:
+        """What is new of a task; before its end, all that is new of its runs."""
+        view = self._master.get_task(task_id)
+        if self.task_id is not None and view["state"] in TASK_FINAL_STATES:
+            for run in self._runs(task_id):
+                yield from self._run_events(run)
+        yield from self._object("task", task_id, wording.task(view))
+
+    def _run_events(self, view: View) -> Iterator[Told]:
+        """What is new of a run, its output before itself."""
+        run_id, attempt = view["id"], view["attempt"]
+        published = self._marks.get(run_id, Mark(attempt, 0))
+        if self.output and published < Mark(attempt, view.get("output_bytes") or 0):
+            yield from self._output_events(run_id, view)
+        yield from self._object("run", run_id, wording.run(view))
+        if view["state"] == "running":
+            self._under_way[run_id] = attempt
+
+    def _output_events(self, run_id: str, view: View | None) -> Iterator[Told]:
+        """What the run wrote since it was last published; `view` is the run if it was fetched already."""
+        found = False
+        for piece in self._reader.since(run_id, self._marks.get(run_id)):
+            found = True
+            if self._under_way.get(run_id) != piece.mark.attempt:
+                view = view or self._master.read("get_run", run_id)
+                self._under_way[run_id] = piece.mark.attempt
+                yield from self._object("run", run_id, wording.run_under_way(view))
+            yield output_event(run_id, piece), run_id, piece.mark
+        if not found and view is not None:
+            self._keep_mark(run_id, Mark(view["attempt"], view.get("output_bytes") or 0))
+
+    def _object(self, kind: str, item_id: str, worded: Any) -> Iterator[Told]:
+        raw = _encode(worded)
+        digest = hash(raw)
+        if self._told.pop(item_id, None) != digest:
+            yield event(kind, raw), None, None
+        self._told[item_id] = digest
+        trim(self._told)
+
+    def _keep_mark(self, run_id: str, mark: Mark) -> None:
+        self._marks.pop(run_id, None)
+        self._marks[run_id] = mark
+        if self.task_id is None:
+            trim(self._marks)
+            trim(self._under_way)
+
+    # -- reading from the master -------------------------------------------------------------------------------------
+
+    def _runs(self, task_id: str) -> Iterator[View]:
+        cursor: str | None = None
+        while True:
+            page = self._master.read("list_runs", task_id, None, _PAGE, cursor)
+            yield from page["items"]
+            cursor = page["next"]
+            if cursor is None:
+                return
+
+    def _changed_runs(self, wanted: list[str]) -> dict[str, View]:
+        """Views of these runs, where one listing is cheaper than asking for each."""
+        if self.task_id is None or len(wanted) <= _FEW or len(wanted) * 20 < len(self._marks):
+            return {}
+        names = set(wanted)
+        return {view["id"]: view for view in self._runs(self.task_id) if view["id"] in names}

@@ -1,0 +1,138 @@
+"""Who may speak to this webserver and what every answer carries: host names, bearer tokens, security headers.
+
+Promises that a token is looked up by its SHA-256 only, that what the master said about it is believed for at most
+`REMEMBER_S` seconds, and that a name the operator did not allow (a page elsewhere pointing its own name at us) is
+refused before anything else is looked at.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import flask
+
+from common.auth import token_hash
+from common.clock import Clock
+from common.errors import Forbidden, Unauthorized
+from common.model import Role
+from webserver.master_client import MasterClient
+from webserver.problems import BadHost
+
+REMEMBER_S = 10.0
+_REMEMBERED = 1000
+_LONGEST_TOKEN = 512
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?\Z")
+
+# What an answer says unless it says otherwise itself: pages bring a content policy of their own.
+HEADERS = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    ("Cache-Control", "no-store"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: the name of the token and its role."""
+
+    name: str
+    role: Role
+
+
+class AllowedHosts:
+    """The names by which this webserver may be addressed.
+
+    Those are the loopback names, the address it listens on and `more`. Listening on every address, any IP address and
+    the machine's own name are fine too: an address cannot be pointed elsewhere by whoever wrote a page.
+    """
+
+    def __init__(self, listen_host: str, *, more: Iterable[str] = ()) -> None:
+        bare = listen_host.strip("[]").lower()
+        self._everywhere = bare in _ANY_ADDRESS
+        own = {socket.gethostname().lower()} if self._everywhere else {bare}
+        self._names = _LOOPBACK | own | {name.strip().strip("[]").lower() for name in more if name.strip()}
+
+    def check(self, header: str | None) -> None:
+        """Raise `BadHost` unless `header`, the request's `Host`, is one of ours. A request without one is HTTP/1.0."""
+        if header is None:
+            return
+        match = _HOST.match(header)
+        name = (match[1] or match[2]).lower().rstrip(".") if match else ""
+        if name in self._names or (self._everywhere and _is_address(name)):
+            return
+        raise BadHost(f"This server is not known as {header[:100]!r}: add the name to the setting `hosts`.")
+
+
+class TokenCheck:
+    """Who a bearer token belongs to, as the master says; remembered for a few seconds."""
+
+    def __init__(self, master: MasterClient, clock: Clock) -> None:
+        self._master = master
+        self._clock = clock
+        self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
+
+    def caller(self, authorization: str | None) -> Caller:
+        """The caller of a request with this `Authorization` header; raises `Unauthorized`."""
+        scheme, _, token = (authorization or "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN or not token.isascii():
+            raise Unauthorized()
+        digest = token_hash(token)
+        now_s = self._clock.monotonic_s()
+        known = self._known.get(digest)
+        if known is not None and known[0] > now_s:
+            return known[1]
+        self._known.pop(digest, None)
+        caller = self._ask(digest)
+        self._known[digest] = (now_s + REMEMBER_S, caller)
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        return caller
+
+    def _ask(self, digest: str) -> Caller:
+        try:
+            answer = self._master.read("check_token", digest)
+        except Unauthorized:
+            raise Unauthorized("This token is not valid (any more).") from None
+        return Caller(name=str(answer["name"]), role=Role(answer["role"]))
+
+
+def require_admin(caller: Caller) -> None:
+    """Raise `Forbidden` unless the caller may do everything."""
+    if caller.role is not Role.ADMIN:
+        raise Forbidden(f"The token {caller.name!r} has the role {caller.role.value}; this call needs admin.")
+
+
+def install(app: flask.Flask, hosts: AllowedHosts, *, open_paths: frozenset[str]) -> None:
+    """Check the host of every request but those for `open_paths`, and put the security headers on every answer."""
+
+    def check_host() -> None:
+        if flask.request.path not in open_paths:
+            hosts.check(flask.request.environ.get("HTTP_HOST"))
+
+    def add_headers(response: flask.Response) -> flask.Response:
+        for name, value in HEADERS:
+            response.headers.setdefault(name, value)
+        return response
+
+    app.before_request(check_host)
+    app.after_request(add_headers)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,277 @@
+"""What the REST API answers, field by field: the source of the OpenAPI document and of `webserver.wording`.
+
+These records are never filled: answers are plain maps built in the order of these fields. A test holds real answers
+against them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from common.model import AgentState, Outcome, RunState, TaskState
+
+
+def _text(pattern: str, **more: Any) -> msgspec.Meta:
+    return msgspec.Meta(extra_json_schema={"pattern": pattern, **more})
+
+
+Moment = Annotated[
+    str, msgspec.Meta(extra_json_schema={"format": "date-time"}, description="RFC 3339, UTC, with milliseconds")
+]
+Uuid = Annotated[str, msgspec.Meta(extra_json_schema={"format": "uuid"})]
+Sha256 = Annotated[str, _text("^[0-9a-f]{64}$")]
+Seconds = Annotated[float, msgspec.Meta(description="seconds")]
+Gap = Annotated[list[int], msgspec.Meta(min_length=2, max_length=2, description="[offset, length]")]
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all answers."""
+
+
+class Reason(Shape, frozen=True, kw_only=True):
+    """Why a task stopped or was cancelled: `code` is `fail_count`, `fail_rate` or `cancelled`."""
+
+    code: str
+    detail: str
+    run_id: str | None = None
+
+
+class Task(Shape, frozen=True, kw_only=True):
+    """A submitted task: what its runs add up to, and the request without the script's bytes."""
+
+    id: Uuid
+    name: str
+    state: TaskState
+    paused: bool
+    counts: Annotated[dict[str, int], msgspec.Meta(description="runs by state; states without runs are left out")]
+    total: Annotated[int, msgspec.Meta(description="number of runs")]
+    reason: Reason | None
+    waiting_because: str | None
+    created_at: Moment
+    started_at: Moment | None
+    ended_at: Moment | None
+    submitted_by: str
+    script_sha256: Sha256
+    script_size: Annotated[int, msgspec.Meta(description="bytes")]
+    interpreter: list[str] | None
+    args: list[str] = []
+    env: dict[str, str] = {}
+    cwd: str | None
+    timeout: Seconds
+    parallel: int
+    fail_count: int
+    fail_rate: float | None
+    on_stop: str
+    targets: list[str] | None
+    count: int | None
+    queue: str
+    priority: int
+    expires: Seconds
+    lost_after: Seconds
+    output_limit: int | None
+
+
+class RunAgent(Shape, frozen=True, kw_only=True):
+    """The agent that a run is addressed to, or whose it is or was."""
+
+    id: Uuid
+    name: str
+    hostname: str
+
+
+class Leftover(Shape, frozen=True, kw_only=True):
+    """A process that outlived its script."""
+
+    pid: int
+    command: str
+
+
+class Run(Shape, frozen=True, kw_only=True):
+    """One task on one agent: where it is (`state`), and once an attempt ended, why it ended (`outcome`)."""
+
+    id: Uuid
+    task_id: Uuid | None
+    agent: RunAgent | None
+    state: RunState
+    outcome: Outcome | None
+    exit_code: int | None
+    signal: Annotated[str, msgspec.Meta(examples=["SIGKILL"])] | None
+    killed_by_us: bool = False
+    attempt: int
+    silent_since: Moment | None
+    claimed_at: Moment | None
+    started_at: Moment | None
+    ended_at: Moment | None
+    duration: Seconds | None
+    output_bytes: Annotated[int, msgspec.Meta(description="bytes written by the script, gaps included")] = 0
+    output_gaps: list[Gap] = []
+    leftovers: list[Leftover] = []
+    detail: str | None
+    waiting_because: str | None
+    late: Annotated[bool, msgspec.Meta(description="an outcome came after the run had gone on without it")] = False
+
+
+class Attempt(Shape, frozen=True, kw_only=True):
+    """One try of a run. `late`: told after the run had gone on, so it changed nothing."""
+
+    run_id: Uuid
+    attempt: int
+    agent: RunAgent | None
+    state: RunState
+    late: bool = False
+    outcome: Outcome | None
+    exit_code: int | None
+    signal: str | None
+    killed_by_us: bool = False
+    claimed_at: Moment | None
+    started_at: Moment | None
+    ended_at: Moment | None
+    duration: Seconds | None
+    output_bytes: int = 0
+    output_gaps: list[Gap] = []
+    leftovers: list[Leftover] = []
+    detail: str | None
+
+
+class Group(Shape, frozen=True, kw_only=True):
+    """Runs of a task that are alike: state, outcome and output. `names` holds at most 100 of their agents."""
+
+    state: RunState
+    outcome: Outcome | None
+    exit_code: int | None
+    signal: str | None
+    output_sha256: Sha256 | None
+    count: int
+    names: list[str]
+
+
+class Target(Shape, frozen=True, kw_only=True):
+    """An agent the task would go to, and whether it could begin there now."""
+
+    agent: Uuid
+    name: str
+    state: AgentState
+    verdict: str
+
+
+class Preview(Shape, frozen=True, kw_only=True):
+    """What submitting would do; nothing was stored."""
+
+    targets: list[Target]
+    plan: str
+
+
+class Verdict(Shape, frozen=True, kw_only=True):
+    """One reason why a run is where it is."""
+
+    code: str
+    text: str
+    since: Moment | None = None
+
+
+class Explanation(Shape, frozen=True, kw_only=True):
+    """Why a run is where it is, from the code that hands out work."""
+
+    run: Run
+    verdicts: list[Verdict]
+
+
+class Agent(Shape, frozen=True, kw_only=True):
+    """An agent and the host it runs on; `facts` are its own account of the host."""
+
+    id: Uuid
+    name: str
+    hostname: str
+    state: AgentState
+    labels: dict[str, str] = {}
+    facts: dict[str, Any] = {}
+    slots: int
+    held: int = 0
+    queues: Annotated[list[str], msgspec.Meta(description="null: all")] | None = None
+    last_seen_at: Moment | None
+    enrolled_at: Moment
+
+
+class AgentToken(Shape, frozen=True, kw_only=True):
+    """A permission to enrol one host, good once; `line` is what to paste there."""
+
+    token: str
+    line: str
+    expires_at: Moment
+
+
+class Verification(Shape, frozen=True, kw_only=True):
+    """The store's broken invariants (none: all hold) and what was looked at."""
+
+    findings: list[str]
+    checked: dict[str, Any]
+
+
+class Health(Shape, frozen=True, kw_only=True):
+    """The webserver answers."""
+
+    status: str
+    version: str
+
+
+class Readiness(Shape, frozen=True, kw_only=True):
+    """Whether work can be accepted now, and what is in the way."""
+
+    ready: bool
+    problems: list[str]
+    version: str
+
+
+class FieldFault(Shape, frozen=True, kw_only=True):
+    """A fault of one field, parameter or header of the request."""
+
+    field: str
+    message: str
+
+
+class Problem(Shape, frozen=True, kw_only=True):
+    """An error (RFC 9457). `code` is stable; `detail` is for people."""
+
+    type: Annotated[str, msgspec.Meta(extra_json_schema={"format": "uri"})]
+    title: str
+    status: Annotated[int, msgspec.Meta(ge=400, le=599)]
+    detail: str
+    code: Annotated[str, _text("^[a-z_]+$")]
+    errors: list[FieldFault] = []
+
+
+class TaskPage(Shape, frozen=True, kw_only=True):
+    """A page of tasks, the newest first."""
+
+    items: list[Task]
+    next: str | None
+
+
+class RunPage(Shape, frozen=True, kw_only=True):
+    """A page of runs."""
+
+    items: list[Run]
+    next: str | None
+
+
+class AttemptPage(Shape, frozen=True, kw_only=True):
+    """All attempts of a run, the first first."""
+
+    items: list[Attempt]
+    next: str | None
+
+
+class GroupPage(Shape, frozen=True, kw_only=True):
+    """All groups of a task."""
+
+    items: list[Group]
+    next: str | None
+
+
+class AgentPage(Shape, frozen=True, kw_only=True):
+    """A page of agents, by name."""
+
+    items: list[Agent]
+    next: str | None

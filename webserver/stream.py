@@ -1,0 +1,164 @@
+"""Event streams of the webserver: one long poll of the master's change feed, told on to everybody who follows.
+
+The poll runs only while somebody follows or may come back soon. Rows go to the channel of their task and to that of
+everything; a channel without followers is kept a while, so that a client that lost its connection can go on where it
+was. When the feed cannot be followed without a gap, every stream begins anew with the event `reset`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import gevent
+from gevent.lock import BoundedSemaphore
+
+from common.clock import Clock
+from common.errors import MusterError
+from webserver.channel import Channel
+from webserver.master_client import MasterClient
+from webserver.output_reader import OutputReader
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 120.0
+"""How long a stream nobody follows can still be resumed."""
+LOG_BYTES = 64 * 1024 * 1024
+"""Of all channels' logs together."""
+_LOG_LEAST = 32 * 1024
+_IDLE_MOST = 100
+_FEED_WAIT_S = 20.0
+_FEED_ROWS = 1000
+_RETRY_S = 0.3
+_OPENING = b"retry: 1000\n: events\n\n"
+Key = tuple[str | None, bool]
+
+
+class EventStreams:
+    """All event streams of this webserver."""
+
+    def __init__(self, master: MasterClient, clock: Clock) -> None:
+        self._master = master
+        self._reader = OutputReader(master)
+        self._clock = clock
+        self._channels: dict[Key, Channel] = {}
+        self._seq: int | None = None  # up to here the feed was read; None: it is not being read
+        self._poll: gevent.Greenlet[..., None] | None = None
+        self._starting = BoundedSemaphore(1)
+        self._stopped = False
+        self._fell_behind = 0
+
+    @property
+    def followers(self) -> int:
+        """How many streams are open."""
+        return sum(channel.followers for channel in self._channels.values())
+
+    @property
+    def fell_behind(self) -> int:
+        """How often a follower was slower than its channel's log is long."""
+        return self._fell_behind + sum(channel.fell_behind for channel in self._channels.values())
+
+    def follow(self, task_id: str | None, *, output: bool, last_event_id: str | None) -> Iterator[bytes]:
+        """A stream's bytes, without end; of the task with this whole id, or of everything.
+
+        Ends when the webserver stops or the master stays away; the client then comes back with the last id it saw.
+        """
+        yield _OPENING
+        after = _event_id(last_event_id)
+        try:
+            while not self._stopped:
+                yield from self._channel(task_id, output).follow(after)
+                after = None  # the channel broke off and has told so
+        except MusterError as error:
+            logger.debug("a stream ends: %s", error)
+
+    def stop(self) -> None:
+        """End all streams and read the feed no more."""
+        self._stopped = True
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            poll.kill(block=False)
+        for channel in self._channels.values():
+            channel.close()
+
+    # -- channels ----------------------------------------------------------------------------------------------------
+
+    def _channel(self, task_id: str | None, output: bool) -> Channel:
+        seq = self._reading()
+        channel = self._channels.get((task_id, output))
+        if channel is None or not channel.usable:
+            channel = Channel(
+                self._reader, self._clock, task_id=task_id, output=output, seq=seq, log_bytes=self._log_bytes
+            )
+            self._channels[task_id, output] = channel
+        return channel
+
+    def _log_bytes(self) -> int:
+        return max(_LOG_LEAST, LOG_BYTES // max(16, len(self._channels)))
+
+    def _forget_idle(self) -> None:
+        """Forget channels nobody will come back to; the longest idle first when there are many."""
+        now_s = self._clock.monotonic_s()
+        idle = sorted(
+            (channel.idle_since_s, str(key), key) for key, channel in self._channels.items() if not channel.followers
+        )
+        many = max(0, len(idle) - _IDLE_MOST)
+        for number, (since_s, _, key) in enumerate(idle):
+            if number < many or now_s - since_s >= IDLE_S or not self._channels[key].usable:
+                self._fell_behind += self._channels[key].fell_behind
+                self._channels.pop(key).close()
+
+    # -- the feed ----------------------------------------------------------------------------------------------------
+
+    def _reading(self) -> int:
+        """Have the feed read from now on; answers the row up to which it was."""
+        with self._starting:
+            if self._seq is None:
+                answer = self._master.read("feed", -1, 0.0, 1)
+                self._seq = int(answer["last"])
+                self._poll = gevent.spawn(self._poll_loop)
+            return self._seq
+
+    def _poll_loop(self) -> None:
+        while self._channels or self._starting.locked():
+            try:
+                self._poll_once()
+            except MusterError as error:
+                logger.debug("the feed cannot be read: %s", error)
+                gevent.sleep(_RETRY_S)
+            except Exception:  # edge of a loop: a row that makes no sense must not end all streams for good
+                logger.exception("the feed could not be told on")
+                self._break_off()
+                gevent.sleep(_RETRY_S)
+            self._forget_idle()
+        self._seq = self._poll = None
+
+    def _poll_once(self) -> None:
+        seq = self._seq or 0
+        answer = self._master.read("feed", seq, _FEED_WAIT_S, _FEED_ROWS, timeout_s=_FEED_WAIT_S + 15.0)
+        if answer["reset"]:
+            self._seq = int(answer["last"])
+            self._break_off()
+            return
+        for row in answer["events"]:
+            seq, kind, task_id, run_id = row[:4]
+            self._seq = seq
+            item_id = task_id if kind == "task" else run_id
+            if kind in ("task", "run", "output") and item_id is not None:
+                for key in ((task_id, True), (task_id, False), (None, True), (None, False)):
+                    channel = self._channels.get(key)
+                    if channel is not None:
+                        channel.note(seq, kind, item_id)
+
+    def _break_off(self) -> None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            self._fell_behind += channel.fell_behind
+            channel.break_off()
+
+
+def _event_id(text: str | None) -> int | None:
+    """The number in a `Last-Event-ID`; one we never gave counts as too old."""
+    if text is None or not text.strip():
+        return None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

@@ -1,0 +1,146 @@
+"""The master's views as the REST contract words them: names, RFC 3339 times, nothing that is not promised.
+
+A view's `*_at_ms` becomes `*_at`; the fields and their order are those of the records in `webserver.shapes`, so the
+OpenAPI document, which is drawn from the same records, cannot say something else.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from typing import Any
+
+import msgspec
+
+from common.errors import InvalidRequest
+from webserver import shapes
+
+View = Mapping[str, Any]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A `+` in a query that nobody escaped arrives as a space.
+_LOST_PLUS = re.compile(r"(T.*) (\d\d:\d\d)\Z")
+_RUN_UNDER_WAY: Mapping[str, Any] = {
+    "state": "running",
+    "outcome": None,
+    "exit_code": None,
+    "signal": None,
+    "killed_by_us": False,
+    "ended_at": None,
+    "duration": None,
+    "leftovers": [],
+    "detail": None,
+}
+
+
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def moment(wall_ms: int | None) -> str | None:
+    """A point in time as RFC 3339 in UTC with milliseconds."""
+    if wall_ms is None:
+        return None
+    seconds, rest_ms = divmod(wall_ms, 1000)
+    return f"{_second(seconds)}.{rest_ms:03d}Z"
+
+
+def wall_ms(text: str, *, field: str) -> int:
+    """Milliseconds since 1970 of RFC 3339 text with a zone; raises `InvalidRequest` naming `field`."""
+    try:
+        when = msgspec.convert(_LOST_PLUS.sub(r"\1+\2", text), datetime)
+    except msgspec.ValidationError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise InvalidRequest.of(field, "must be a time such as 2026-11-30T15:04:05Z, with its zone")
+    passed = when - _EPOCH
+    return (passed.days * 86400 + passed.seconds) * 1000 + passed.microseconds // 1000
+
+
+@cache
+def _plan(shape: type[msgspec.Struct]) -> tuple[tuple[str, str, bool, Any], ...]:
+    """(name in the answer, name in the view, is a time, what to say when the view lacks it) for each field."""
+    steps = []
+    for field in msgspec.structs.fields(shape):
+        is_time = field.encode_name.endswith(("_at", "since"))
+        source = f"{field.encode_name}_ms" if is_time else field.encode_name
+        default = field.default if field.default is not msgspec.NODEFAULT else None
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        steps.append((field.encode_name, source, is_time, default))
+    return tuple(steps)
+
+
+def _worded(shape: type[msgspec.Struct], view: View) -> dict[str, Any]:
+    answer: dict[str, Any] = {}
+    for name, source, is_time, default in _plan(shape):
+        value = view.get(source, default)
+        answer[name] = moment(value) if is_time else value
+    return answer
+
+
+def task(view: View) -> dict[str, Any]:
+    """A task as answered."""
+    return _worded(shapes.Task, view)
+
+
+def run(view: View) -> dict[str, Any]:
+    """A run as answered."""
+    return _worded(shapes.Run, view)
+
+
+def run_under_way(view: View) -> dict[str, Any]:
+    """A run that has ended, as it was answered before its end."""
+    return {**run(view), **_RUN_UNDER_WAY}
+
+
+def task_under_way(view: View) -> dict[str, Any]:
+    """A task that has ended, as it was answered before its end."""
+    return {**task(view), "state": "running", "reason": None, "ended_at": None}
+
+
+def attempt(view: View) -> dict[str, Any]:
+    """An attempt as answered."""
+    return _worded(shapes.Attempt, view)
+
+
+def group(view: View) -> dict[str, Any]:
+    """A group of runs with one outcome as answered."""
+    return _worded(shapes.Group, view)
+
+
+def agent(view: View) -> dict[str, Any]:
+    """An agent as answered."""
+    return _worded(shapes.Agent, {**view, "facts": _facts(view.get("facts") or {})})
+
+
+def agent_token(view: View) -> dict[str, Any]:
+    """A join token as answered."""
+    return _worded(shapes.AgentToken, view)
+
+
+def preview(view: View) -> dict[str, Any]:
+    """What a task would do, as answered."""
+    return {"targets": [_worded(shapes.Target, target) for target in view["targets"]], "plan": view["plan"]}
+
+
+def explanation(view: View) -> dict[str, Any]:
+    """Why a run is where it is, as answered."""
+    return {"run": run(view["run"]), "verdicts": [_worded(shapes.Verdict, each) for each in view["verdicts"]]}
+
+
+def page(view: View, word: Callable[[View], dict[str, Any]]) -> dict[str, Any]:
+    """A list's page, each item worded by `word`."""
+    return {"items": [word(item) for item in view["items"]], "next": view.get("next")}
+
+
+def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        (name.removesuffix("_ms") if name.endswith("_at_ms") else name): (
+            moment(value) if name.endswith("_at_ms") else value
+        )
+        for name, value in facts.items()
+    }
