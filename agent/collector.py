@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 
+from agent.event_loop import NEVER
 from agent.spool import SpoolWriter
 
 TYPE_CHECKING = False  # the module typing is left out of the shepherd
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
             """Stop calling back for `fd`."""
 
 
-NEVER = float("inf")
 READ_SIZE = 65536
 _READS_AT_ONCE = 4  # of one pipe, then the others have their turn
 _FLUSH_S = 0.05

@@ -11,7 +11,8 @@ import json
 import os
 import time
 
-from agent.collector import NEVER, Collector
+from agent.collector import Collector
+from agent.event_loop import NEVER
 from agent.ladder import KillLadder, split_status
 from agent.processes import command_of
 from agent.spawn import SpawnError, environment, spawn
@@ -166,6 +167,18 @@ class ForkedAttempt:
     def output_end(self) -> int:
         """Bytes of output in the spool so far, gaps included."""
         return self._collector.spool.offset if self._collector is not None else 0
+
+    def describe(self) -> dict[str, Any]:
+        """What the agent is told of an attempt that runs (`agent.attempt.RunningAttempt`)."""
+        return {
+            "run_id": self.key[0],
+            "attempt": self.key[1],
+            "lease": self.spec["lease"],
+            "pid": self.pid,
+            "started_at_ms": self.started_at_ms,
+            "output_limit": self.spec["output_limit"],
+            "output_end": self.output_end,
+        }
 
     def acknowledge(self, offset: int) -> None:
         """The reader needs no output below `offset` any more."""
