@@ -7,22 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 
 COUNT_MOST = 60
-
-
-def can_make_hosts() -> bool:
-    """True where this process may make network namespaces."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        return False
-    name = f"muster-probe-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
-    if made:
-        _ip("netns", "del", name)
-    return made
 
 
 class Host:
