@@ -326,6 +326,8 @@ class ClientCore:
         host, _, port = rest.rpartition(":")
         if transport != "tcp":
             return [endpoint]
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ValueError("it needs the form tcp://HOST:PORT")
         bare = host.strip("[]")
         try:
             ipaddress.ip_address(bare)

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 MESSAGES_PER_TURN = 200
 """Messages read from one socket in one turn of the loop before others get theirs."""
 
+HANDSHAKE_MS = 10_000
+"""Longest time for the encrypted greeting after TCP is connected."""
+
 MAX_FRAMES = 8
 """Frames kept of one message; no message of the protocol has more than three."""
 
@@ -160,7 +163,7 @@ def apply_options(
         (zmq.HEARTBEAT_IVL, beat_ms),
         (zmq.HEARTBEAT_TIMEOUT, 3 * beat_ms),
         (zmq.HEARTBEAT_TTL, 3 * beat_ms),
-        (zmq.HANDSHAKE_IVL, 10_000),
+        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
         (zmq.TCP_KEEPALIVE, 1),
         (zmq.TCP_KEEPALIVE_IDLE, 60),
         (zmq.TCP_KEEPALIVE_INTVL, 20),
