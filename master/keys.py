@@ -1,0 +1,135 @@
+"""Who may speak: CURVE keys and API tokens, the files they begin in, and the check of every request.
+
+The tables are kept in memory and follow the store, so that a check never waits and a revoked key is cut at its next
+message. An unknown key may do one thing: enrol. Secrets are stored as their SHA-256 only.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from common import auth, ids, log
+from common.errors import Forbidden, InvalidRequest, Unauthorized, UnknownKey
+from common.model import ApiToken, Role, TrustedKey
+from common.rpc import Peer
+from master.store.base import ReadTx, Store, WriteTx
+
+logger = logging.getLogger(__name__)
+
+ADMIN_TOKEN_FILE = "admin.token"
+TRUSTED_FILE = "trusted.json"
+
+
+class _Trusted(msgspec.Struct, frozen=True):
+    public_key: str
+    role: Role
+    name: str = ""
+    agent_id: str | None = None
+
+
+class Keys:
+    """All keys and tokens, in memory."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, TrustedKey] = {}
+        self._tokens: dict[str, ApiToken] = {}
+
+    def load(self, tx: ReadTx) -> None:
+        """Take over what is stored."""
+        self._keys = {key.public_key: key for key in tx.list_keys()}
+        self._tokens = {token.sha256: token for token in tx.list_tokens()}
+
+    def put(self, key: TrustedKey) -> None:
+        """A key was stored."""
+        self._keys[key.public_key] = key
+
+    def forget_agent(self, agent_id: str) -> None:
+        """The keys of this agent are gone."""
+        self._keys = {text: key for text, key in self._keys.items() if key.agent_id != agent_id}
+
+    def of(self, peer: Peer) -> TrustedKey | None:
+        """The key a peer speaks with, unless it is unknown or revoked."""
+        key = self._keys.get(peer.key or "")
+        return None if key is None or key.revoked else key
+
+    def agent_of(self, peer: Peer) -> str | None:
+        """The agent a peer speaks for; None: a trusted key that has not registered yet."""
+        key = self.of(peer)
+        return None if key is None else key.agent_id
+
+    def admit_agent(self, peer: Peer, method: str) -> None:
+        """The check of every request at the agents' door. Raises `UnknownKey` or `Forbidden`."""
+        key = self.of(peer)
+        if key is None:
+            if method == "enrol" and peer.key is not None:
+                return
+            raise UnknownKey()
+        if key.role is not Role.AGENT:
+            raise Forbidden("This key is not an agent's; agents only speak here.")
+
+    def admit_web(self, peer: Peer, method: str) -> None:
+        """The check of every request at the webservers' door. Raises `UnknownKey` or `Forbidden`."""
+        key = self.of(peer)
+        if key is None:
+            raise UnknownKey()
+        if key.role is not Role.WEB:
+            raise Forbidden("This key is not a webserver's; webservers only speak here.")
+
+    def check_token(self, sha256: str) -> dict[str, str]:
+        """Whose token has this hash: {name, role}. Raises `Unauthorized`."""
+        token = self._tokens.get(sha256)
+        if token is None or token.revoked:
+            raise Unauthorized()
+        return {"name": token.name, "role": token.role.value}
+
+
+def import_trusted(store: Store, path: Path) -> int:
+    """Store the keys that `muster up` trusts, from its file; answers how many were new. A revoked key stays revoked.
+
+    Raises `BadKeyFile` when others may read the file, `InvalidRequest` when it cannot be read as such.
+    """
+    try:
+        entries = msgspec.json.decode(auth.read_private(path), type=list[_Trusted])
+    except FileNotFoundError:
+        return 0
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"{path}: {error}") from error
+    for entry in entries:
+        if not auth.is_key(entry.public_key):
+            raise InvalidRequest(f"{path}: {entry.public_key[:50]!r} is no CURVE public key")
+
+    def add(tx: WriteTx) -> int:
+        known = {key.public_key for key in tx.list_keys()}
+        fresh = [entry for entry in entries if entry.public_key not in known]
+        for entry in fresh:
+            tx.save_key(
+                TrustedKey(public_key=entry.public_key, role=entry.role, agent_id=entry.agent_id, name=entry.name)
+            )
+        return len(fresh)
+
+    added = store.write(add)
+    if added:
+        logger.info("keys trusted", extra=log.fields(added=added, file=str(path)))
+    return added
+
+
+def ensure_admin_token(store: Store, path: Path, *, now_ms: int) -> None:
+    """Make sure that the file holds a token of role admin that the store knows; a fresh one if there is no file."""
+    try:
+        token = auth.read_private(path).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        token = ids.secret_token()
+        auth.write_private(path, token.encode() + b"\n")
+        logger.info("admin token written", extra=log.fields(file=str(path)))
+    if not token:
+        raise InvalidRequest(f"{path} is empty: remove it, and the next start writes a fresh token")
+    sha256 = auth.token_hash(token)
+
+    def add(tx: WriteTx) -> None:
+        if not any(known.sha256 == sha256 for known in tx.list_tokens()):
+            tx.save_token(ApiToken(id=ids.uuid7(), name="admin", role=Role.ADMIN, sha256=sha256, created_at_ms=now_ms))
+
+    store.write(add)

@@ -1,0 +1,169 @@
+"""The agents' door: the table of methods that agents may call, and the shape of what they say. No logic.
+
+Each method reads its arguments, finds out which agent the key speaks for, and hands over to a use-case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.config import Settings
+from common.errors import Conflict
+from common.rpc import Method, Peer, current_call
+from common.wire import from_wire
+from master.agents import Agents
+from master.asks import About, Beat, Chunk, EnrolAsk, HeldPairs, PullAsk, ResultTold
+from master.blobs import Submissions
+from master.dispatch import Dispatch
+from master.enrolment import Enrolment
+from master.keys import Keys
+from master.leases import Leases
+from master.outputs import Outputs
+from master.presence import Fleet, Presence
+from master.results import Results
+
+_REGISTER = {"cancel": [], "stale": [], "register": True, "draining": False}
+
+
+class AgentDoor:
+    """The methods; `table()` is what the server gets."""
+
+    def __init__(
+        self,
+        *,
+        keys: Keys,
+        fleet: Fleet,
+        leases: Leases,
+        agents: Agents,
+        enrolment: Enrolment,
+        dispatch: Dispatch,
+        outputs: Outputs,
+        results: Results,
+        submissions: Submissions,
+        settings: Settings,
+    ) -> None:
+        self._keys = keys
+        self._fleet = fleet
+        self._leases = leases
+        self._agents = agents
+        self._enrolment = enrolment
+        self._dispatch = dispatch
+        self._outputs = outputs
+        self._results = results
+        self._submissions = submissions
+        self._settings = settings
+
+    def table(self) -> Mapping[str, Method]:
+        """Name → method. The heartbeat touches memory only and is served in the receive loop."""
+        return {
+            "enrol": Method(self.enrol),
+            "register": Method(self.register),
+            "heartbeat": Method(self.heartbeat, inline=True),
+            "pull_task": Method(self.pull_task, on_unroutable=self.pull_lost),
+            "begin": Method(self.begin),
+            "release": Method(self.release),
+            "output": Method(self.output),
+            "result": Method(self.result),
+            "blob": Method(self.blob),
+        }
+
+    def enrol(self, peer: Peer, request: Any) -> dict[str, Any]:
+        """Become an agent by a join token."""
+        return self._enrolment.enrol(peer, from_wire(EnrolAsk, request))
+
+    def register(self, peer: Peer, about: Any) -> dict[str, Any]:
+        """A process of an agent announces itself."""
+        told = from_wire(About, about)
+        presence = self._enrolment.register(peer, told)
+        agent = presence.agent
+        named = [(run_id, lease) for run_id, _, lease in [*told.held, *told.ended]]
+        drop = self._leases.renew(agent.id, named, now_s=presence.heard_s)
+        unnamed = self._leases.unnamed(agent.id, named)
+        self._dispatch.give_back(agent.id, [(lease.run_id, lease.token) for lease in unnamed])
+        begun = [lease for lease in self._leases.of_agent(agent.id) if lease.begun]
+        return {
+            "agent_id": agent.id,
+            "name": agent.name,
+            "settings": self._terms(),
+            "running": [
+                [lease.run_id, lease.attempt, lease.token, self._outputs.size(lease.run_id, lease.attempt)]
+                for lease in begun
+            ],
+            "drop": drop,
+            "slots": presence.slots,
+        }
+
+    def _terms(self) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            "heartbeat_s": settings.heartbeat,
+            "heartbeat_idle_s": settings.heartbeat_idle,
+            "lease_s": settings.lease,
+            "begin_lease_s": settings.begin_lease,
+            "pull_wait_s": settings.pull_wait,
+            "output_chunk": settings.output_chunk,
+            "output_window": settings.output_window,
+        }
+
+    def heartbeat(self, peer: Peer, beat: Any) -> dict[str, Any]:
+        """A sign of life: what the agent should know about the runs it names."""
+        told = from_wire(Beat, beat)
+        presence = self._known(peer)
+        if presence is None or presence.session != told.session:
+            return _REGISTER
+        stale = self._agents.beat(presence, told)
+        return {
+            "cancel": self._leases.cancels(presence.agent.id, untold=False),
+            "stale": stale,
+            "register": False,
+            "draining": presence.agent.draining,
+            "slots": presence.slots,
+        }
+
+    def pull_task(self, peer: Peer, ask: Any) -> dict[str, Any]:
+        """Wait for work."""
+        told = from_wire(PullAsk, ask)
+        presence = self._known(peer)
+        if presence is None:
+            return {"runs": [], **_REGISTER}
+        call = current_call()
+        return self._dispatch.pull(presence, told, remaining_s=None if call is None else call.remaining_s)
+
+    def pull_lost(self, peer: Peer, method: str, answer: Any) -> None:
+        """A pull's answer reached nobody."""
+        presence = self._known(peer)
+        if presence is not None:
+            self._dispatch.unroutable(presence.agent.id, answer)
+
+    def begin(self, peer: Peer, runs: Any) -> list[dict[str, Any]]:
+        """Ask for leave to fork."""
+        return self._dispatch.begin(self._heard(peer), from_wire(HeldPairs, runs))
+
+    def release(self, peer: Peer, runs: Any) -> bool:
+        """Give back what was not begun."""
+        self._dispatch.give_back(self._heard(peer), from_wire(HeldPairs, runs))
+        return True
+
+    def output(self, peer: Peer, chunks: Any) -> dict[str, Any]:
+        """Hand in output."""
+        return self._outputs.append(self._heard(peer), from_wire(list[Chunk], chunks))
+
+    def result(self, peer: Peer, results: Any) -> list[dict[str, Any]]:
+        """Tell how attempts ended."""
+        return self._results.take(self._heard(peer), from_wire(list[ResultTold], results))
+
+    def blob(self, peer: Peer, sha256: Any, offset: Any) -> dict[str, Any]:
+        """Fetch a piece of a large script."""
+        return self._submissions.piece(self._heard(peer), from_wire(str, sha256), max(0, from_wire(int, offset)))
+
+    def _known(self, peer: Peer) -> Presence | None:
+        agent_id = self._keys.agent_of(peer)
+        return None if agent_id is None else self._fleet.get(agent_id)
+
+    def _heard(self, peer: Peer) -> str:
+        presence = self._known(peer)
+        if presence is None:
+            raise Conflict("Register first.")
+        self._agents.heard(presence, holding=True)
+        return presence.agent.id

@@ -1,0 +1,249 @@
+"""The webservers' door: the table of methods that webservers may call, and the shape of their arguments. No logic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gevent.event import Event
+
+from common.model import TASK_FINAL_STATES, Task
+from common.requests import from_map
+from common.rpc import Method, Peer
+from common.wire import from_wire
+from master.agents import Agents
+from master.answers import Answers
+from master.blobs import Submissions
+from master.enrolment import Enrolment
+from master.events import Feed
+from master.keys import Keys
+from master.ledger import Ledger
+from master.metrics import Metrics, Readiness
+from master.output import OutputStore
+from master.preview import Previews
+from master.tasks import SubmitMeta, Tasks
+from master.verify import verify
+from master.waiting import Waits
+
+WAIT_MOST_S = 60.0
+
+
+class WebDoor:
+    """The methods; `table()` is what the server gets. `stopping` is set when waits must end."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        keys: Keys,
+        tasks: Tasks,
+        previews: Previews,
+        answers: Answers,
+        agents: Agents,
+        enrolment: Enrolment,
+        submissions: Submissions,
+        output: OutputStore,
+        feed: Feed,
+        waits: Waits,
+        metrics: Metrics,
+        readiness: Readiness,
+        stopping: Event,
+    ) -> None:
+        self._ledger = ledger
+        self._keys = keys
+        self._tasks = tasks
+        self._previews = previews
+        self._answers = answers
+        self._agents = agents
+        self._enrolment = enrolment
+        self._submissions = submissions
+        self._output = output
+        self._feed = feed
+        self._waits = waits
+        self._metrics = metrics
+        self._readiness = readiness
+        self._stopping = stopping
+
+    def table(self) -> Mapping[str, Method]:
+        """Name → method."""
+        waiting = (
+            self.add_task, self.preview_task, self.get_task, self.get_script, self.list_tasks, self.cancel_task,
+            self.pause_task, self.resume_task, self.retry_task, self.list_runs, self.get_run, self.list_attempts,
+            self.list_groups, self.cancel_run, self.explain_run, self.read_output, self.list_agents, self.get_agent,
+            self.patch_agent, self.drain_agent, self.resume_agent, self.forget_agent, self.add_agent_token, self.feed,
+            self.verify, self.ready, self.metrics,
+        )  # fmt: skip
+        methods = {method.__name__: Method(method) for method in waiting}
+        methods["check_token"] = Method(self.check_token, inline=True)
+        return methods
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def add_task(self, peer: Peer, request: Any, meta: Any) -> dict[str, Any]:
+        """Submit; with `wait_s`, answer when the task is final or after that long."""
+        told = from_wire(SubmitMeta, meta)
+        task, runs, created = self._tasks.add(from_map(request), told)
+        if told.wait_s > 0:
+            view = self._when_final(task.id, told.wait_s)
+        elif created:
+            view = self._answers.fresh_task(task, runs)
+        else:
+            view = self._answers.task(task.id)[1]
+        return {"task": view, "created": created}
+
+    def preview_task(self, peer: Peer, request: Any) -> dict[str, Any]:
+        """What a submit would do; nothing is stored."""
+        return self._previews.preview(from_map(request))
+
+    def get_task(self, peer: Peer, task_id: Any, wait_s: Any = 0) -> dict[str, Any]:
+        """A task, now or when it is final."""
+        whole = self._task_id(task_id)
+        return self._when_final(whole, from_wire(float, wait_s or 0.0))
+
+    def _when_final(self, task_id: str, wait_s: float) -> dict[str, Any]:
+        until = time.monotonic() + min(wait_s, WAIT_MOST_S)
+        event = self._waits.enter(task_id)
+        try:
+            while True:
+                event.clear()
+                task, view = self._answers.task(task_id)
+                left_s = until - time.monotonic()
+                if task.state in TASK_FINAL_STATES or left_s <= 0 or self._stopping.is_set():
+                    return view
+                event.wait(left_s)
+        finally:
+            self._waits.leave(task_id, event)
+
+    def get_script(self, peer: Peer, task_id: Any) -> dict[str, Any]:
+        """The script's bytes."""
+        return self._submissions.script(self._task_id(task_id))
+
+    def list_tasks(self, peer: Peer, where: Any, limit: Any = 50, cursor: Any = None) -> dict[str, Any]:
+        """A page of tasks."""
+        wanted = from_wire(dict[str, Any], where or {})
+        return self._answers.tasks(wanted, limit=from_wire(int, limit), cursor=_cursor(cursor))
+
+    def cancel_task(self, peer: Peer, task_id: Any) -> dict[str, Any]:
+        """End a task."""
+        return self._view(self._tasks.cancel(self._task_id(task_id)))
+
+    def pause_task(self, peer: Peer, task_id: Any) -> dict[str, Any]:
+        """Start nothing more of a task for now."""
+        return self._view(self._tasks.pause(self._task_id(task_id)))
+
+    def resume_task(self, peer: Peer, task_id: Any) -> dict[str, Any]:
+        """Let a paused task go on."""
+        return self._view(self._tasks.resume(self._task_id(task_id)))
+
+    def retry_task(self, peer: Peer, task_id: Any, only: Any = "failed") -> dict[str, Any]:
+        """Reopen a final task."""
+        return self._view(self._tasks.retry(self._task_id(task_id), from_wire(str, only)))
+
+    def _view(self, task: Task) -> dict[str, Any]:
+        return self._answers.task(task.id)[1]
+
+    def _task_id(self, text: Any) -> str:
+        return self._answers.task_id(from_wire(str, text))
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    def list_runs(
+        self, peer: Peer, task_id: Any, state: Any = None, limit: Any = 50, cursor: Any = None
+    ) -> dict[str, Any]:
+        """A page of a task's runs."""
+        return self._answers.runs(self._task_id(task_id), state, limit=from_wire(int, limit), cursor=_cursor(cursor))
+
+    def get_run(self, peer: Peer, run_id: Any) -> dict[str, Any]:
+        """A run."""
+        return self._answers.run(self._run_id(run_id))
+
+    def list_attempts(self, peer: Peer, run_id: Any) -> dict[str, Any]:
+        """A run's attempts."""
+        return self._answers.attempts(self._run_id(run_id))
+
+    def list_groups(self, peer: Peer, task_id: Any) -> dict[str, Any]:
+        """A task's runs by identical outcome."""
+        return self._answers.groups(self._task_id(task_id))
+
+    def cancel_run(self, peer: Peer, run_id: Any) -> dict[str, Any]:
+        """End one run."""
+        return self._answers.run(self._tasks.cancel_run(self._run_id(run_id)).id)
+
+    def explain_run(self, peer: Peer, run_id: Any) -> dict[str, Any]:
+        """Why a run is where it is."""
+        return self._answers.explain(self._run_id(run_id))
+
+    def read_output(
+        self, peer: Peer, run_id: Any, attempt: Any = None, stream: Any = "all", offset: Any = 0, limit: Any = 65536
+    ) -> dict[str, Any]:
+        """Output of an attempt."""
+        return self._answers.output(
+            self._run_id(run_id),
+            from_wire(int | None, attempt),  # type: ignore[arg-type]
+            from_wire(str, stream or "all"),
+            offset=max(0, from_wire(int, offset)),
+            limit=from_wire(int, limit),
+        )
+
+    def _run_id(self, text: Any) -> str:
+        return self._answers.run_id(from_wire(str, text))
+
+    # -- agents --------------------------------------------------------------------------------------------------------
+
+    def list_agents(self, peer: Peer, limit: Any = 50, cursor: Any = None) -> dict[str, Any]:
+        """A page of agents."""
+        return self._answers.agents(limit=from_wire(int, limit), cursor=_cursor(cursor))
+
+    def get_agent(self, peer: Peer, agent: Any) -> dict[str, Any]:
+        """An agent."""
+        return self._answers.agent(self._agents.find(from_wire(str, agent)).agent.id)
+
+    def patch_agent(self, peer: Peer, agent: Any, changes: Any) -> dict[str, Any]:
+        """Set labels or slots."""
+        presence = self._agents.patch(from_wire(str, agent), from_wire(dict[str, Any], changes))
+        return self._answers.agent(presence.agent.id)
+
+    def drain_agent(self, peer: Peer, agent: Any) -> dict[str, Any]:
+        """Give an agent nothing new."""
+        return self._answers.agent(self._agents.drain(from_wire(str, agent)).agent.id)
+
+    def resume_agent(self, peer: Peer, agent: Any) -> dict[str, Any]:
+        """Give a drained agent work again."""
+        return self._answers.agent(self._agents.resume(from_wire(str, agent)).agent.id)
+
+    def forget_agent(self, peer: Peer, agent: Any) -> bool:
+        """Remove an offline agent."""
+        self._agents.forget(from_wire(str, agent))
+        return True
+
+    def add_agent_token(self, peer: Peer) -> dict[str, Any]:
+        """A join token."""
+        return self._enrolment.add_join_token()
+
+    # -- the master itself ---------------------------------------------------------------------------------------------
+
+    def check_token(self, peer: Peer, sha256: Any) -> dict[str, str]:
+        """Whose API token this is."""
+        return self._keys.check_token(from_wire(str, sha256))
+
+    def feed(self, peer: Peer, after: Any, wait_s: Any = 0, limit: Any = 500) -> dict[str, Any]:
+        """The change feed."""
+        wait = min(from_wire(float, wait_s), WAIT_MOST_S)
+        return self._feed.read(from_wire(int, after), wait_s=wait, limit=from_wire(int, limit))
+
+    def verify(self, peer: Peer) -> dict[str, Any]:
+        """Check the store."""
+        return verify(self._ledger.store, self._output)
+
+    def ready(self, peer: Peer) -> dict[str, Any]:
+        """Whether work can be accepted."""
+        return self._readiness.look()
+
+    def metrics(self, peer: Peer) -> str:
+        """Prometheus text."""
+        return self._metrics.text()
+
+
+def _cursor(value: Any) -> str | None:
+    return None if value is None else from_wire(str, value)

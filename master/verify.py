@@ -1,0 +1,264 @@
+"""The history checker: what must be true of everything that was accepted, begun, held, written and told.
+
+`check` is pure: it takes what outsiders saw (clients their answers, scripts their own log, agents their leases) and
+answers a sentence for each broken promise. Tests feed it from runs of the whole system under faults; `muster verify`
+feeds it from the records of a live store, beside the store's own invariants.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from common.model import FINAL_STATES, TASK_FINAL_STATES, Attempt, Outcome, Run, RunState, Task
+from master.output import OutputStore
+from master.store.base import ReadTx, Store, TaskFilter
+from master.views import current_attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A task that was answered as stored: `runs` of it must exist for ever. `parallel` 0: no bound."""
+
+    task_id: str
+    runs: int
+    parallel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An attempt that really started, as its script wrote down. `until_s` None: its end was not seen."""
+
+    task_id: str
+    run_id: str
+    attempt: int
+    at_s: float
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A lease as its holder knows it, from the claim's answer until it gave up or ended the run."""
+
+    run_id: str
+    lease: str
+    agent_id: str
+    from_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A run's state as somebody was told it at that time."""
+
+    at_s: float
+    run_id: str
+    attempt: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The output of an ended attempt: `size` bytes `written` (None: not known which), what is kept and what is gap."""
+
+    run_id: str
+    attempt: int
+    size: int
+    kept: Sequence[tuple[int, int]]  # (offset, length)
+    gaps: Sequence[tuple[int, int]]
+    written: bytes | None = None
+    read: bytes | None = None  # the kept bytes in order
+
+
+@dataclass(slots=True)
+class History:
+    """Everything seen. `ended`: the tasks that are final now, with the number of runs they show."""
+
+    accepted: list[Accepted] = field(default_factory=list)
+    present: dict[str, int] = field(default_factory=dict)  # task → runs that are there now
+    begun: list[Begun] = field(default_factory=list)
+    held: list[Holding] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+
+
+def check(history: History) -> list[str]:
+    """Broken promises, a sentence each; empty when all were kept."""
+    return [
+        *_lost_tasks(history),
+        *_begun_twice(history),
+        *_held_twice(history),
+        *_windows_exceeded(history),
+        *_final_changed(history),
+        *_output_broken(history),
+    ]
+
+
+def _lost_tasks(history: History) -> Iterable[str]:
+    for task in history.accepted:
+        there = history.present.get(task.task_id)
+        if there is None:
+            yield f"task {task.task_id} was accepted and is gone"
+        elif there != task.runs:
+            yield f"task {task.task_id} was accepted with {task.runs} runs and has {there}"
+
+
+def _begun_twice(history: History) -> Iterable[str]:
+    times: dict[tuple[str, int], int] = defaultdict(int)
+    for begun in history.begun:
+        times[begun.run_id, begun.attempt] += 1
+    for (run_id, attempt), number in times.items():
+        if number > 1:
+            yield f"run {run_id}: attempt {attempt} was begun {number} times"
+
+
+def _held_twice(history: History) -> Iterable[str]:
+    by_run: dict[str, list[Holding]] = defaultdict(list)
+    holders: dict[str, set[str]] = defaultdict(set)
+    for holding in history.held:
+        by_run[holding.run_id].append(holding)
+        holders[holding.lease].add(holding.agent_id)
+    for lease, agents in holders.items():
+        if len(agents) > 1:
+            yield f"lease {lease} was given to {len(agents)} agents"
+    for run_id, holdings in by_run.items():
+        holdings.sort(key=lambda holding: holding.from_s)
+        for former, later in pairwise(holdings):
+            if former.lease != later.lease and later.from_s < former.until_s:
+                yield f"run {run_id} was held under two leases at once ({former.lease}, {later.lease})"
+
+
+def _windows_exceeded(history: History) -> Iterable[str]:
+    bounds = {task.task_id: task.parallel for task in history.accepted if task.parallel}
+    steps: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for begun in history.begun:
+        if begun.task_id in bounds and begun.until_s is not None:
+            # An end counts before a start of the same instant: the one may have made room for the other.
+            steps[begun.task_id] += [(begun.at_s, 1), (begun.until_s, -1)]
+    for task_id, changes in steps.items():
+        under_way = most = 0
+        for _, change in sorted(changes):
+            under_way += change
+            most = max(most, under_way)
+        if most > bounds[task_id]:
+            yield f"task {task_id}: {most} runs at once, parallel={bounds[task_id]}"
+
+
+def _final_changed(history: History) -> Iterable[str]:
+    ended: dict[tuple[str, int], str] = {}
+    for told in sorted(history.told, key=lambda told: told.at_s):
+        key = (told.run_id, told.attempt)
+        known = ended.get(key)
+        # What never began (skipped, say) may be reopened under the same number; what ended by itself may not.
+        if known is not None and told.state != known and (told.state in _FINAL or known in _RAN):
+            yield f"run {told.run_id}: attempt {told.attempt} had ended as {known} and was then {told.state}"
+        if told.state in _FINAL:
+            ended[key] = told.state
+
+
+_FINAL = frozenset(state.value for state in FINAL_STATES)
+_RAN = frozenset({RunState.SUCCEEDED.value, RunState.FAILED.value})
+
+
+def _output_broken(history: History) -> Iterable[str]:
+    for output in history.outputs:
+        where = f"run {output.run_id}, attempt {output.attempt}"
+        at = 0
+        for start, length in sorted([*output.kept, *output.gaps]):
+            if start != at:
+                what = "twice" if start < at else "neither kept nor declared a gap"
+                yield f"{where}: output bytes {min(start, at)} to {max(start, at)} are {what}"
+            at = max(at, start + length)
+        if at != output.size:
+            yield f"{where}: {at} bytes of output are accounted for, {output.size} were written"
+        if output.written is None or output.read is None:
+            continue
+        expected = b"".join(output.written[start : start + length] for start, length in sorted(output.kept))
+        if expected != output.read:
+            yield f"{where}: the kept output is not what was written"
+
+
+# -- a live store ----------------------------------------------------------------------------------------------------
+
+_PAGE = 200
+_OUTPUTS_MOST = 1_000
+
+
+def verify(store: Store, output: OutputStore) -> dict[str, Any]:
+    """{findings, checked} of a live store: its own invariants, then the history that its records tell."""
+    findings = store.read(lambda tx: tx.findings())
+    history = History()
+    runs: list[Run] = []
+    cursor: str | None = None
+    tasks = 0
+    while True:
+        page = store.read(lambda tx, at=cursor: _page(tx, at))  # type: ignore[misc]
+        for task, of_task, attempts in page[0]:
+            tasks += 1
+            findings += _add(history, task, of_task, attempts)
+            runs += [run for run in of_task if _whole_output(run)]
+        cursor = page[1]
+        if cursor is None:
+            break
+    newest = sorted(runs, key=lambda run: run.seq)[-_OUTPUTS_MOST:]
+    history.outputs = [_output_of(output, run) for run in newest]
+    findings += check(history)
+    checked = {
+        "tasks": tasks,
+        "runs": sum(history.present.values()),
+        "attempts": len(history.begun),
+        "outputs": len(history.outputs),
+    }
+    return {"findings": findings, "checked": checked}
+
+
+_TaskRecords = tuple[Task, list[Run], list[Attempt]]
+
+
+def _page(tx: ReadTx, cursor: str | None) -> tuple[list[_TaskRecords], str | None]:
+    page = tx.list_tasks(TaskFilter(), limit=_PAGE, cursor=cursor)
+    found = []
+    for task in page.items:
+        runs: list[Run] = []
+        at: str | None = None
+        while True:
+            some = tx.list_runs(task.id, states=None, limit=500, cursor=at)
+            runs += some.items
+            at = some.next_cursor
+            if at is None:
+                break
+        attempts = [a for run in runs if run.attempt > 1 for a in tx.list_attempts(run.id) if not a.late]
+        found.append((task, runs, attempts))
+    return found, page.next_cursor
+
+
+def _add(history: History, task: Task, runs: list[Run], attempts: list[Attempt]) -> list[str]:
+    history.accepted.append(Accepted(task.id, task.total))
+    history.present[task.id] = len(runs)
+    current = [attempt for run in runs if (attempt := current_attempt(run)) is not None]
+    history.begun += [Begun(task.id, attempt.run_id, attempt.attempt, 0.0) for attempt in [*attempts, *current]]
+    open_runs = [run.id for run in runs if run.state not in FINAL_STATES]
+    if task.state in TASK_FINAL_STATES and open_runs:
+        return [f"task {task.id} has ended, its run {open_runs[0]} has not"]
+    return []
+
+
+def _whole_output(run: Run) -> bool:
+    """Whether the run's agent has told where its output ends, so that all of it must be accounted for."""
+    return run.ending is not None and run.ending.outcome is not Outcome.LOST and run.ending.output_bytes > 0
+
+
+def _output_of(store: OutputStore, run: Run) -> Output:
+    kept: list[tuple[int, int]] = []
+    offset = 0
+    while True:
+        piece = store.read(run.id, run.attempt, offset=offset)
+        kept += [(start, length) for start, _, length in piece.segments]
+        offset = piece.next_offset
+        if offset >= piece.size:
+            break
+    size = run.ending.output_bytes if run.ending is not None else piece.size
+    return Output(run.id, run.attempt, size, kept, piece.gaps)
