@@ -35,7 +35,7 @@ from agent.shepherd_link import ShepherdLink
 from agent.status import StatusPage
 from agent.stopping import Ending
 from agent.threads import OutputNews
-from common import auth, log
+from common import auth, log, notify
 from common.backoff import Backoff
 from common.clock import SystemClock
 from common.config import Settings
@@ -69,7 +69,7 @@ def main(
     for later starts. Raises `MusterError`: the directory is in use, the token is no good, there is no identity.
     """
     log.configure("agent", log_format=settings.log_format, level=settings.log_level)
-    host = this_host(boot_id_file=_override("MUSTER_BOOT_ID_FILE"))
+    host = this_host()
     home = AgentHome(state_dir)
     home.open()
     try:
@@ -87,12 +87,6 @@ def main(
         return 130  # before the daemon listens to signals
     finally:
         home.close()
-
-
-def _override(variable: str) -> Path | None:
-    """A path that tests put in the place of a file of the kernel."""
-    given = os.environ.get(variable)
-    return Path(given) if given else None
 
 
 def _told(
@@ -286,6 +280,7 @@ class Daemon:
         if identity != self._home.load():
             self._home.save(identity)
         self._identity = identity
+        notify.ready()
         self._puller.renew()
         for loop in (self._barrier, self._output, self._reporter):
             loop.wake()

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from gevent.event import Event
 
 from agent.attempt import AttemptKey, ExitRecord
-from agent.executor import AdoptedAttempt
+from agent.executor import AdoptedAttempt, ExecutorClosed
 from agent.holdings import Holding, Holdings, Stage
 from agent.output import OutputSender
 from agent.reporter import Reporter, Result, ending_of
@@ -66,13 +66,20 @@ class Attempts:
     # -- from fork to end --------------------------------------------------------------------------------------------
 
     def adopt(self, adopted: Sequence[AdoptedAttempt]) -> None:
-        """Take over what a former agent process left under way or undelivered."""
+        """Take over what a former agent process left under way or undelivered.
+
+        What it had only been about to begin is told only if the master says that it has begun: see `reconcile`.
+        """
         for one in adopted:
             holding = Holding(one.run_id, one.attempt, one.lease, Stage.RUNNING)
             self._holdings.add(holding)
-            self._output.follow(holding, adopted=True)
-            logger.info("run adopted", extra=log.fields(run_id=one.run_id, attempt=one.attempt, over=one.future.done()))
-            self.begun(holding, one.future)
+            if one.future.done() and _never_ran(one.future.result()):
+                holding.doubtful = True
+                self._holdings.advance(holding, Stage.ENDED)
+                self._records[holding.key] = one.future.result()
+            else:
+                self._output.follow(holding, adopted=True)
+                self.begun(holding, one.future)
 
     def begun(self, holding: Holding, future: Future[ExitRecord]) -> None:
         """The executor has it: its end will be told by `future`, in a native thread."""
@@ -88,8 +95,8 @@ class Attempts:
     def _future_done(self, holding: Holding, done: Future[ExitRecord]) -> None:
         try:
             record = done.result()
-        except CancelledError:
-            return  # the executor lets go of it; it is adopted at the next start
+        except (CancelledError, ExecutorClosed):
+            return  # it goes on without us and is adopted at the next start
         except Exception:  # edge of the loop: the attempt stays in hand, and its files tell its end at the next start
             logger.exception("an attempt's end cannot be told", extra=log.fields(run_id=holding.run_id))
             return
@@ -121,7 +128,10 @@ class Attempts:
         if holding is None or record is None:
             return
         flow = self._output.flow(key)
-        gaps = flow.gaps if flow is not None else []
+        # What was declared counts: the record's gaps are those of the spool when the script ended, and what was on its
+        # way at that moment has arrived since.
+        told = flow is not None and flow.acked >= record.output_bytes
+        gaps = flow.gaps if flow is not None and told else list(record.gaps)
         sha256 = flow.sha256 if flow is not None else _NOTHING_SHA256
         ending = ending_of(record, gaps=gaps, output_sha256=sha256)
         self._reporter.add(Result(holding.run_id, holding.attempt, holding.lease, ending))
@@ -163,10 +173,13 @@ class Attempts:
         host was restarted since the master last heard of it, else as `interrupted`.
         """
         unknown = 0
-        for entry in answer.get("running") or ():
-            run_id, attempt, lease, acked = entry[:4]
+        for run_id, attempt, lease, acked in answer.get("running") or ():
             key = (str(run_id), int(attempt))
-            if key in self._holdings:
+            holding = self._holdings.get(key)
+            if holding is not None and holding.doubtful:
+                holding.doubtful = False
+                self.output_complete(key)
+            elif holding is not None:
                 self._output.go_on_from(key, int(acked))
             elif key not in named:
                 unknown += 1
@@ -178,9 +191,21 @@ class Attempts:
                 holding = Holding(str(run_id), int(attempt), str(lease), Stage.ENDED)
                 self._holdings.add(holding)
                 self._report_unknown(holding, outcome, int(acked))
+        self._forget_doubtful()
         return unknown
+
+    def _forget_doubtful(self) -> None:
+        """What the master does not call running had not begun: nothing happened, and it may come here again."""
+        doubtful = [holding.key for holding in self._holdings.at(Stage.ENDED) if holding.doubtful]
+        if doubtful:
+            logger.info("claims of a former process forgotten", extra=log.fields(runs=len(doubtful)))
+            self.taken(doubtful)
 
     def _report_unknown(self, holding: Holding, outcome: Outcome, acked: int) -> None:
         self._unknown.add(holding.key)
         ending = Ending(outcome=outcome, output_bytes=acked, detail=_UNKNOWN[outcome])
         self._reporter.add(Result(holding.run_id, holding.attempt, holding.lease, ending))
+
+
+def _never_ran(record: ExitRecord) -> bool:
+    return record.outcome in ("interrupted", "rebooted") and record.pid is None and not record.output_bytes

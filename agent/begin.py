@@ -244,41 +244,54 @@ class BeginBarrier(Loop):
             logger.warning("begin not answered", extra=log.fields(reason=error.message, runs=len(asked)))
             return delay_s
         faults.at("after-begin")
-        self._asking = [holding for holding in asked if holding.run_id not in told]
-        for holding in asked:
+        for holding in list(asked):
             if holding.run_id in told:
+                self._asking.remove(holding)
                 self._settle(holding, told[holding.run_id])
         if self._asking:
             return self._backoff.next_s()
         self._backoff.reset()
+        self.say("idle" if not self.waiting else f"{self.waiting} more claims wait")
         return 0.0 if self._queue else None
 
     def _settle(self, holding: Holding, answer: dict[str, Any]) -> None:
-        spec = holding.spec
-        if not answer.get("ok"):
+        if answer.get("ok"):
+            self._start(holding, answer.get("fence"))
+        else:
             log.change(
                 logger, "run", run_id=holding.run_id, attempt=holding.attempt,
                 from_="claimed", to="refused", why=answer.get("why"),
             )  # fmt: skip
-            if spec is not None:
+            if holding.spec is not None:
                 self._executor.abandon([holding.key])
             self.drop(holding)
-        elif spec is None:
-            self._holdings.advance(holding, Stage.ENDED)
-            self.on_refusal(holding)
-        else:
-            faults.at("before-fork")
-            fence = answer.get("fence")
+
+    def _start(self, holding: Holding, fence: Any) -> None:
+        spec = holding.spec
+        holding.spec = None  # the script is on disk; it need not stay in memory
+        if spec is None:
+            self._cannot_start(holding)
+            return
+        faults.at("before-fork")
+        try:
             future = self._executor.submit(replace(spec, fence=fence if type(fence) is int else 0))
-            holding.spec = None  # the script is on disk; it need not stay in memory
-            self._holdings.advance(holding, Stage.RUNNING)
-            log.change(
-                logger, "run", run_id=holding.run_id, attempt=holding.attempt, task_id=spec.task_id,
-                from_="claimed", to="running",
-            )  # fmt: skip
-            self.on_begun(holding, future)
-            if holding.kill_why is not None:
-                self._orders.end(holding, holding.kill_why)
+        except Exception as error:  # edge: the master counts it as begun, so whatever is wrong here is its outcome
+            logger.exception("a run cannot be started", extra=log.fields(run_id=holding.run_id))
+            holding.refusal = f"The agent could not start it: {error}"
+            self._cannot_start(holding)
+            return
+        self._holdings.advance(holding, Stage.RUNNING)
+        log.change(
+            logger, "run", run_id=holding.run_id, attempt=holding.attempt, task_id=spec.task_id,
+            from_="claimed", to="running",
+        )  # fmt: skip
+        self.on_begun(holding, future)
+        if holding.kill_why is not None:
+            self._orders.end(holding, holding.kill_why)
+
+    def _cannot_start(self, holding: Holding) -> None:
+        self._holdings.advance(holding, Stage.ENDED)
+        self.on_refusal(holding)
 
 
 def _by_run(answers: Any) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from agent.attempt import AttemptSpec
+from agent.attempt_files import AttemptFiles
 from common.errors import ProtocolError
 from common.model import TaskSpec
 from common.wire import unpack
@@ -36,6 +37,10 @@ def read_claim(wire: Any) -> Claim:
     run_id, attempt, lease = wire.get("run_id"), wire.get("attempt"), wire.get("lease")
     if not (isinstance(run_id, str) and isinstance(lease, str) and type(attempt) is int):
         raise ProtocolError("a claim has no run_id, attempt and lease")
+    try:
+        AttemptFiles("", run_id, attempt)
+    except ValueError as error:
+        raise ProtocolError(f"a claim cannot be kept: {error}") from error
     script, packed = wire.get("script"), wire.get("spec")
     if not isinstance(packed, bytes) or not (script is None or isinstance(script, bytes)):
         return _refused(run_id, attempt, lease, "its claim holds no script")

@@ -35,6 +35,9 @@ class Holding:
     refusal: str | None = None  # why it cannot be run here, though it may begin
     kill_why: str | None = None  # it is to be ended, and why
     stale: bool = False  # its lease is gone: its outcome is told once, its output no more
+    doubtful: bool = (
+        False  # it never ran, and only the master knows whether it was to: not told of before that is clear
+    )
 
     @property
     def key(self) -> AttemptKey:
@@ -101,6 +104,8 @@ class Holdings:
         """Run id → lease of its newest attempt: what `held` says, and what an answer to it is about."""
         newest: dict[str, Holding] = {}
         for holding in self._held.values():
+            if holding.doubtful:
+                continue
             other = newest.get(holding.run_id)
             if other is None or other.attempt < holding.attempt:
                 newest[holding.run_id] = holding
@@ -111,7 +116,7 @@ class Holdings:
         return [
             [holding.run_id, holding.attempt, holding.lease]
             for holding in self._held.values()
-            if (holding.stage is Stage.ENDED) is ended
+            if (holding.stage is Stage.ENDED) is ended and not holding.doubtful
         ]
 
 

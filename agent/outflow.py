@@ -50,6 +50,7 @@ class Outflow:
         self.gaps: list[tuple[int, int]] = []  # declared and acknowledged
         self._reader = reader
         self._sent = 0
+        self._in_doubt: list[Chunk | Gap] = []  # sent, and the answer was lost: they may have arrived
         self._known_end = 0  # the spool reaches at least this far
         self._unexplored = adopted  # it may hold more than anybody told
         self._waiting_since: float | None = None
@@ -108,6 +109,7 @@ class Outflow:
     def take(self, max_bytes: int, now: float) -> Chunk | Gap | None:
         """The next piece to send, counted as sent; None when there is nothing now."""
         self._retry_at = -math.inf
+        self._in_doubt = []
         try:
             piece = self._reader.read_from(self._sent, max_bytes)
         except OSError as error:
@@ -133,13 +135,12 @@ class Outflow:
         if acked is None:
             self.discard()
             return
-        for piece in pieces:
-            if piece.end <= acked and piece.offset >= self.acked:
-                self._count(piece)
+        self._in_doubt = pieces
         self.go_on_from(acked)
 
-    def rewind(self) -> None:
-        """What was sent and not acknowledged may be lost: send it again."""
+    def rewind(self, pieces: list[Chunk | Gap]) -> None:
+        """`pieces` were sent and may be lost: send them again, unless the master turns out to have them."""
+        self._in_doubt = pieces
         self._sent = self.acked
         self._unexplored = self._unexplored or self.total is None
         self._sent_at = -math.inf
@@ -147,6 +148,10 @@ class Outflow:
     def go_on_from(self, acked: int) -> None:
         """The master has everything below `acked` and wants what follows."""
         self._unread = False
+        for piece in self._in_doubt:
+            if piece.end <= acked and piece.offset >= self.acked:
+                self._count(piece)
+        self._in_doubt = []
         self.acked = acked
         if self._sent != acked:
             self._sent = acked

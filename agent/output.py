@@ -212,8 +212,8 @@ class OutputSender(Loop):
             if not isinstance(acked, dict):
                 raise ProtocolError("The master's answer to output names no offsets.")
         except MusterError as error:
-            for flow in batch:
-                flow.rewind()
+            for flow, pieces in batch.items():
+                flow.rewind(pieces)
             return self._not_sent(error)
         faults.at("after-output")
         self._backoff.reset()
@@ -224,6 +224,7 @@ class OutputSender(Loop):
             self._settle(flow, pieces, offset if type(offset) is int else None)
         if answer.get("slow"):
             self._slow_until = self._clock.monotonic_s() + _SLOW_S
+        self.say(f"following {len(self._flows)} attempts; {self._sent_bytes} bytes sent since the start")
         self.signal("sent", size)
         return 0.0
 

@@ -44,10 +44,8 @@ class Result:
         return (self.run_id, self.attempt)
 
 
-def ending_of(
-    record: ExitRecord, *, gaps: list[tuple[int, int]] | None = None, output_sha256: str | None = None
-) -> Ending:
-    """The exit record as the master keeps it. `gaps`: those the sender declared beside the record's own."""
+def ending_of(record: ExitRecord, *, gaps: list[tuple[int, int]], output_sha256: str | None = None) -> Ending:
+    """The exit record as the master keeps it, with the gaps and the hash of what it was sent."""
     detail = record.detail
     if detail is None and record.killed_by_us == "stop":
         detail = "The agent was stopped while this script was running."
@@ -60,7 +58,7 @@ def ending_of(
         ended_at_ms=record.ended_at_ms,
         duration_s=record.duration_s,
         output_bytes=record.output_bytes,
-        output_gaps=_merged([*record.gaps, *(gaps or [])])[:_GAPS_TOLD],
+        output_gaps=_merged(gaps)[:_GAPS_TOLD],
         output_sha256=output_sha256,
         leftovers=[Leftover(pid=left.pid, command=_text(left.command)) for left in record.leftovers[:_LEFTOVERS_TOLD]],
         detail=None if detail is None else _text(detail),
@@ -157,6 +155,7 @@ class Reporter(Loop):
         return self._next(len(taken), len(lacking))
 
     def _next(self, taken: int, lacking: int) -> float | None:
+        self.say(f"{self._told} results delivered since the start, {self.waiting} waiting")
         if taken and not lacking:
             self._backoff.reset()
             return 0.0 if self._results else None

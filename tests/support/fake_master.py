@@ -43,6 +43,7 @@ class FakeRun:
     run_id: str
     script: bytes
     spec: TaskSpec
+    spec_bytes: bytes  # what is sent
     agent: str | None = None  # public key of the only agent that may have it; None: any
     state: str = "ready"  # ready, leased, running, ended
     attempt: int = 1
@@ -136,7 +137,7 @@ class FakeMaster:
         """A run for whoever pulls; `spec` are fields of TaskSpec."""
         body = script.encode() if isinstance(script, str) else script
         task = TaskSpec(script_sha256=hashlib.sha256(body).hexdigest(), script_size=len(body), **spec)
-        run = FakeRun(uuid7(), body, task)
+        run = FakeRun(uuid7(), body, task, pack(task))
         self.runs[run.run_id] = run
         self._pulse()
         return run
@@ -325,7 +326,7 @@ class FakeMaster:
                         "task_id": uuid7(),
                         "attempt": run.attempt,
                         "lease": run.lease,
-                        "spec": pack(run.spec),
+                        "spec": run.spec_bytes,
                         "script": run.script if inline else None,
                     }
                 )

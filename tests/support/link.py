@@ -54,6 +54,7 @@ class Link:
             self._call(self._cut())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10)
+            self._loop.close()
 
     def __enter__(self) -> Link:
         return self
@@ -66,15 +67,20 @@ class Link:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._listen())
+        server = self._loop.run_until_complete(self._listen())
         self._started.set()
         self._loop.run_forever()
+        server.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
 
-    async def _listen(self) -> None:
+    async def _listen(self) -> asyncio.Server:
         self._flowing = asyncio.Event()
         self._flowing.set()
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
+        return server
 
     async def _set_flowing(self, flowing: bool) -> None:
         if flowing:
