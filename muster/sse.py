@@ -10,7 +10,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 from muster.records import Event, Run, Task, read
@@ -92,9 +92,13 @@ class Subscription:
         self._closed.set()
         stream = self._stream
         if stream is not None:
-            stream.close()
+            stream.hang_up()
+        try:
+            self._events.close()
+        except ValueError:
+            pass  # another thread waits for an event just now; it closes what it has
 
-    def _read(self) -> Iterator[Event]:
+    def _read(self) -> Generator[Event, None, None]:
         good_at = time.monotonic()
         tries = 0
         while not self._closed.is_set():

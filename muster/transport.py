@@ -106,22 +106,30 @@ class Answer:
 
 
 class LineStream:
-    """An answer that has no end yet. `close` may be called from any thread and ends a wait for the next line."""
+    """An answer that has no end yet. `hang_up` may be called from any thread; `close` from the one that reads."""
 
-    def __init__(self, response: http.client.HTTPResponse, sock: socket.socket) -> None:
+    def __init__(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, sock: socket.socket
+    ) -> None:
+        self._connection = connection
         self._response = response
-        self._sock = sock
+        self._sock = sock  # the connection forgets it once the answer has begun
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(lambda: self._response.readline(_LONGEST_LINE), b"")
 
-    def close(self) -> None:
-        """Hang up; harmless when done already."""
+    def hang_up(self) -> None:
+        """End a wait for the next line, and the answer; harmless when done already."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the other side was faster
+
+    def close(self) -> None:
+        """Hang up and give everything back."""
+        self.hang_up()
         self._response.close()
+        self._connection.close()
 
 
 class Transport:
@@ -202,7 +210,7 @@ class Transport:
             connection.close()
             raise
         self._answered = True
-        return LineStream(response, sock)
+        return LineStream(connection, response, sock)
 
     def close(self) -> None:
         """Close the kept connection; the next call opens another."""
@@ -257,7 +265,7 @@ class Transport:
             connection.close()
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        reason = "it did not answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        reason = "it did not answer in time" if isinstance(error, TimeoutError) else _reason(error)
         return Unreachable(f"the webserver at {self.url} cannot be reached: {reason}")
 
 
@@ -275,6 +283,12 @@ def complaint(status: int, body: bytes) -> ApiError:
         pass  # not ours, or a proxy's page: the status says enough
     kind = _KINDS.get(status, Unavailable if status >= 500 and status != 500 else ApiError)
     return kind(status, code, detail, errors)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, http.client.IncompleteRead):
+        return "its answer broke off"
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def _phrase(status: int) -> str:

@@ -49,9 +49,8 @@ def _failure(error: MusterError) -> Failure:
 def master(data: Path | None, rpc: str, web_rpc: str, config: Path | None, **flags: Any) -> None:
     """The master alone: it keeps tasks and results, and hands out work."""
     chosen = settings(config, flags)
-    from master.app import main
-
     from common.errors import MusterError
+    from master.app import main
 
     try:
         code = main(

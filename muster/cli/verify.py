@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from muster.cli.options import connect, json_option, server_options
+from muster.cli.options import Failure, connect, json_option, server_options
 
 
 @click.command()
@@ -27,25 +27,39 @@ def verify(as_json: bool, url: str | None, token: str | None, data: Path | None)
         findings: Sequence[str] = found.findings
         checked: Mapping[str, Any] = found.checked
     except (Unreachable, Unavailable, NotConfigured):
-        database = _database(data) if not url else None
-        if database is None:
+        data_dir = None if url else _with_store(data)
+        if data_dir is None:
             raise
-        findings, checked = _offline(database)
+        findings, checked = _offline(data_dir)
     _tell(findings, checked, as_json)
 
 
-def _database(data: Path | None) -> Path | None:
+def _with_store(data: Path | None) -> Path | None:
+    """The data directory, if it is on this machine."""
     from muster.address import data_directory
 
-    database = data_directory(data) / "muster.db"
-    return database if database.is_file() else None
+    data_dir = data_directory(data)
+    return data_dir if (data_dir / "muster.db").is_file() else None
 
 
-def _offline(database: Path) -> tuple[Sequence[str], Mapping[str, Any]]:
-    from master.verify import verify_file
+def _offline(data_dir: Path) -> tuple[Sequence[str], Mapping[str, Any]]:
+    """Check the files themselves, opened as a master opens them: their lock keeps one from starting meanwhile."""
+    from common.errors import MusterError
+    from master.output import OutputStore
+    from master.store.sqlite import SqliteStore
+    from master.verify import verify as check
 
-    click.echo(f"muster: no master answers; checking {database} itself", err=True)
-    answer = verify_file(database)
+    click.echo(f"muster: no master answers; checking the files in {data_dir}", err=True)
+    store, output = SqliteStore(data_dir / "muster.db"), OutputStore(data_dir / "output.db")
+    try:
+        store.open()
+        output.open()
+        answer = check(store, output)
+    except MusterError as error:
+        raise Failure(error.message) from error
+    finally:
+        output.close()
+        store.close()
     return answer["findings"], answer["checked"]
 
 
