@@ -97,8 +97,10 @@ class LoopLag:
     def start(self) -> None:
         """Begin to measure in the current loop."""
         if self._timer is None:
-            self._timer = get_hub().loop.timer(self._interval_s, ref=False)
-            self._arm()
+            # A repeating one: a timer that fired once and is started again would fire at once.
+            self._timer = get_hub().loop.timer(self._interval_s, self._interval_s, ref=False)
+            self.expect(self._clock.monotonic_s() + self._interval_s)
+            self._timer.start(self._tick, update=True)
 
     def stop(self) -> None:
         """Stop measuring; the readings stay."""
@@ -126,11 +128,6 @@ class LoopLag:
         if self.last_s >= self._warn_s:
             logger.warning("the event loop was late", extra=log.fields(lag_s=self.last_s))
 
-    def _arm(self) -> None:
-        self.expect(self._clock.monotonic_s() + self._interval_s)
-        self._timer.start(self._tick, update=True)
-
     def _tick(self) -> None:
         self.observe()
-        self._timer.stop()
-        self._arm()
+        self.expect(self._clock.monotonic_s() + self._interval_s)

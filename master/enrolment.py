@@ -123,7 +123,7 @@ class Enrolment:
         logger.info(
             "agent registered",
             extra=log.fields(
-                agent_id=presence.agent.id, name=presence.agent.name, session=about.session, version=about.version
+                agent_id=presence.agent.id, name=presence.agent.name, version=about.version
             ),
         )
         return presence
