@@ -123,6 +123,7 @@ class Executor:
                 self._active[running.key] = _Active(started=True)
                 self._output_limits[running.key] = running.output_limit
             future = self._pool.submit(self._until_ended, running.key, running.lease, self._link.adopt(running))
+            future.add_done_callback(lambda _, key=running.key: self._drop(key))  # type: ignore[misc]
             adopted.append(_adopted(running.key, running.lease, future))
         going_on = {running.key for running in listing.running}
         for key in [*entries, *(key for key in ended if key not in entries)]:
@@ -186,8 +187,10 @@ class Executor:
         """Run the attempt; only after the master allowed its begin. `spec.fence` is the begin's.
 
         The future never raises for what the script or the host does: that is an outcome of the record. It raises
-        ExecutorClosed when the executor is closed before the end. Raises ValueError if the attempt is under way.
+        ExecutorClosed when the executor is closed before the end. Raises ValueError if the attempt is under way, or
+        its run id is none.
         """
+        self._files(spec.key)
         with self._lock:
             if spec.key in self._active:
                 raise ValueError(f"attempt {spec.attempt} of run {spec.run_id} is under way already")
@@ -197,8 +200,16 @@ class Executor:
             self._prepared.discard(spec.key)
         if prepared:
             # The script is on disk: it need not stay in memory for as long as it runs.
-            return self._pool.submit(self._run, spec.key, spec.lease, self._message(spec))
-        return self._pool.submit(self._prepare_and_run, spec)
+            future = self._pool.submit(self._run, spec.key, spec.lease, self._message(spec))
+        else:
+            future = self._pool.submit(self._prepare_and_run, spec)
+        # If an error was its end, its slot is free all the same.
+        future.add_done_callback(lambda _: self._drop(spec.key))
+        return future
+
+    def _drop(self, key: AttemptKey) -> None:
+        with self._lock:
+            self._active.pop(key, None)
 
     def _message(self, spec: AttemptSpec) -> dict[str, Any] | str:
         """What the shepherd is sent; or the sentence why the script cannot be started at all."""
@@ -260,8 +271,7 @@ class Executor:
 
     def _end(self, record: ExitRecord) -> ExitRecord:
         self._noted(record)
-        with self._lock:
-            self._active.pop(record.key, None)
+        self._drop(record.key)
         return record
 
     def _noted(self, record: ExitRecord) -> ExitRecord:

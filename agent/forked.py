@@ -290,8 +290,8 @@ class ForkedAttempt:
 
     def _members(self, fresh: bool) -> list[Process]:
         found = self._members_in(self._yard.look(fresh=fresh or self._remains))
-        # The round's look may be older than the last fork of a main process that has just ended.
-        if not found and not self._main_runs and self._yard.strays(self):
+        # The look may be older than the end of a parent, by which its children have become strays.
+        if not found and self._yard.strays(self):
             found = self._members_in(self._yard.look(fresh=True))
         return found
 
@@ -302,7 +302,9 @@ class ForkedAttempt:
             # The number of a process that was waited for may be another's by now, but not while its session lives.
             if leader is not None and abs(leader.started_s - self.began_boottime_s) > 1.0:
                 session = None
-        roots = [self.pid] if self._main_runs and self.pid is not None else self._yard.strays(self)
+        roots = self._yard.strays(self)
+        if self._main_runs and self.pid is not None:
+            roots.insert(0, self.pid)
         return table.members(self.key, roots=roots, session=session)
 
     def _describe(self, strays: list[int]) -> list[dict[str, Any]]:
