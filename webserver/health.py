@@ -12,7 +12,7 @@ from webserver.server import ROUTE
 from webserver.services import Services
 
 PATHS = ("/healthz", "/readyz", "/metrics")
-_ASK_S = 3.0
+_ASK_S = 12.0  # the master looks for up to 5 s at each store that does not answer
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 

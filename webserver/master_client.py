@@ -15,6 +15,7 @@ from gevent.hub import get_hub
 
 from common.clock import Clock
 from common.errors import Forbidden, PeerUnreachable, ProtocolError, Unavailable, UnknownMethod
+from common.model import TASK_FINAL_STATES
 
 ANSWER_S = 15.0
 """How long the master may take over an ordinary call."""
@@ -72,12 +73,28 @@ class MasterClient:
         def add(left_s: float) -> Any:
             return self._once("add_task", (request, {**told, "wait_s": left_s}), ANSWER_S + left_s)
 
+        give_up_at = self._clock.monotonic_s() + wait_s
         answer = self._waiting(add, wait_s)
-        return answer["task"], bool(answer["created"]) or own_key is None
+        view = self._wait_on(answer["task"], give_up_at)
+        return view, bool(answer["created"]) or own_key is None
 
     def get_task(self, task_id: str, *, wait_s: float = 0.0) -> Any:
         """The task's view; with `wait_s` when it is final, or after that long."""
+        give_up_at = self._clock.monotonic_s() + wait_s
+        return self._wait_on(self._get_task(task_id, wait_s), give_up_at)
+
+    def _get_task(self, task_id: str, wait_s: float) -> Any:
         return self._waiting(lambda left_s: self._once("get_task", (task_id, left_s), ANSWER_S + left_s), wait_s)
+
+    def _wait_on(self, view: Any, give_up_at: float) -> Any:
+        """The view when it is final, at the latest at `give_up_at`: a master that stops ends waits early."""
+        while view["state"] not in TASK_FINAL_STATES and not self._cut:
+            left_s = give_up_at - self._clock.monotonic_s()
+            if left_s < _PAUSE_S:
+                break
+            gevent.sleep(_PAUSE_S)
+            view = self._get_task(view["id"], left_s - _PAUSE_S)
+        return view
 
     def cut_waits(self) -> None:
         """End every wait under way with what there is to tell now, and wait no more: this webserver stops."""

@@ -113,6 +113,13 @@ class Run(Shape, frozen=True, kw_only=True):
     late: Annotated[bool, msgspec.Meta(description="an outcome came after the run had gone on without it")] = False
 
 
+class Step(Shape, frozen=True, kw_only=True):
+    """Something the agent did to end an attempt: a signal it sent, what it waited for."""
+
+    at: Moment
+    text: str
+
+
 class Attempt(Shape, frozen=True, kw_only=True):
     """One try of a run. `late`: told after the run had gone on, so it changed nothing."""
 
@@ -133,6 +140,7 @@ class Attempt(Shape, frozen=True, kw_only=True):
     output_gaps: list[Gap] = []
     leftovers: list[Leftover] = []
     detail: str | None
+    steps: list[Step] = []
 
 
 class Group(Shape, frozen=True, kw_only=True):

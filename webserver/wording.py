@@ -17,6 +17,7 @@ import msgspec
 
 from common.errors import InvalidRequest
 from webserver import shapes
+from webserver.cursors import seal
 
 View = Mapping[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -104,7 +105,8 @@ def task_under_way(view: View) -> dict[str, Any]:
 
 def attempt(view: View) -> dict[str, Any]:
     """An attempt as answered."""
-    return _worded(shapes.Attempt, view)
+    steps = [{"at": moment(at_ms), "text": text} for at_ms, text in view.get("steps") or ()]
+    return _worded(shapes.Attempt, {**view, "steps": steps})
 
 
 def group(view: View) -> dict[str, Any]:
@@ -132,9 +134,9 @@ def explanation(view: View) -> dict[str, Any]:
     return {"run": run(view["run"]), "verdicts": [_worded(shapes.Verdict, each) for each in view["verdicts"]]}
 
 
-def page(view: View, word: Callable[[View], dict[str, Any]]) -> dict[str, Any]:
-    """A list's page, each item worded by `word`."""
-    return {"items": [word(item) for item in view["items"]], "next": view.get("next")}
+def page(noun: str, view: View, word: Callable[[View], dict[str, Any]]) -> dict[str, Any]:
+    """A page of the list `noun`, each item worded by `word`."""
+    return {"items": [word(item) for item in view["items"]], "next": seal(noun, view.get("next"))}
 
 
 def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:

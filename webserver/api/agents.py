@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from common.errors import Conflict, InvalidRequest, NotFound, StoreFull
 from webserver import shapes, wording
 from webserver.api.tasks import Cursor, Limit
+from webserver.cursors import unseal
 from webserver.rest import Answer, Call, Nothing, Noun, Query, Reply
 
 noun = Noun("agents", "The hosts' daemons that run scripts.")
@@ -36,8 +37,8 @@ class AgentChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 @noun.operation("GET", "/agents", query=AgentListQuery, answers={200: Answer("Agents, by name.", shapes.AgentPage)})
 def list_agents(call: Call) -> Any:
     """List agents."""
-    cursor = None if call.query.cursor is UNSET else call.query.cursor
-    return wording.page(call.web.master.read("list_agents", call.query.limit, cursor), wording.agent)
+    cursor = unseal("agents", call.query.cursor)
+    return wording.page("agents", call.web.master.read("list_agents", call.query.limit, cursor), wording.agent)
 
 
 @noun.operation(

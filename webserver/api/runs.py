@@ -25,7 +25,7 @@ def get_run(call: Call) -> Any:
 )
 def list_attempts(call: Call) -> Any:
     """List a run's attempts."""
-    return wording.page(call.web.master.read("list_attempts", call.path["run_id"]), wording.attempt)
+    return wording.page("attempts", call.web.master.read("list_attempts", call.path["run_id"]), wording.attempt)
 
 
 @noun.operation(

@@ -13,6 +13,7 @@ from common.errors import Conflict, KeyReused, NotFound, StoreFull
 from common.model import RunState, TaskState
 from common.requests import TaskRequest, check
 from webserver import shapes, wording
+from webserver.cursors import unseal
 from webserver.rest import Answer, Call, Header, Nothing, Noun, Query, Reply, idempotency_key, wait_preference
 from webserver.server import PATIENT
 
@@ -119,7 +120,8 @@ def list_tasks(call: Call) -> Any:
     if query.since is not UNSET:
         where["since_ms"] = wording.wall_ms(query.since, field="since")
     given = {name: value for name, value in where.items() if value is not UNSET}
-    return wording.page(call.web.master.read("list_tasks", given, query.limit, _or_none(query.cursor)), wording.task)
+    cursor = unseal("tasks", query.cursor)
+    return wording.page("tasks", call.web.master.read("list_tasks", given, query.limit, cursor), wording.task)
 
 
 @noun.operation(
@@ -160,8 +162,9 @@ def list_runs(call: Call) -> Any:
     """List a task's runs."""
     query: RunListQuery = call.query
     state = None if query.state is UNSET else query.state.value
-    page = call.web.master.read("list_runs", call.path["task_id"], state, query.limit, _or_none(query.cursor))
-    return wording.page(page, wording.run)
+    cursor = unseal("runs", query.cursor)
+    page = call.web.master.read("list_runs", call.path["task_id"], state, query.limit, cursor)
+    return wording.page("runs", page, wording.run)
 
 
 @noun.operation(
@@ -172,7 +175,7 @@ def list_runs(call: Call) -> Any:
 )
 def list_groups(call: Call) -> Any:
     """Group a task's runs by outcome and output."""
-    return wording.page(call.web.master.read("list_groups", call.path["task_id"]), wording.group)
+    return wording.page("groups", call.web.master.read("list_groups", call.path["task_id"]), wording.group)
 
 
 def _order(verb: str, method: str, doc: str, body: type[msgspec.Struct] = Nothing) -> Any:
@@ -202,7 +205,3 @@ retry_task = _order("retry", "retry_task", "Run a final task again, under the sa
 def _plain(request: TaskRequest) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(request, builtin_types=(bytes,))
     return plain
-
-
-def _or_none(value: Any) -> Any:
-    return None if value is UNSET else value

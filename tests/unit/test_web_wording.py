@@ -1,0 +1,95 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import InvalidRequest
+from tests.support.fake_web_master import run_view, task_view
+from webserver import cursors, shapes, wording
+
+ID = "0192f0c8-0000-7000-8000-000000000000"
+
+
+def test_times_are_utc_with_milliseconds_whatever_the_zone_of_the_machine() -> None:
+    assert wording.moment(1_700_000_000_007) == "2023-11-14T22:13:20.007Z"
+    assert wording.moment(0) == "1970-01-01T00:00:00.000Z"
+    assert wording.moment(None) is None
+
+
+@given(st.integers(0, 4_000_000_000_000))
+def test_a_time_is_read_as_it_was_written(wall_ms: int) -> None:
+    assert wording.wall_ms(wording.moment(wall_ms) or "", field="since") == wall_ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2023-11-14T22:13:20Z", "2023-11-14T22:13:20+00:00", "2023-11-14T22:13:20 00:00", "2023-11-15T00:13:20+02:00"],
+)
+def test_a_zone_may_be_given_in_any_form_also_with_a_plus_nobody_escaped(text: str) -> None:
+    assert wording.wall_ms(text, field="since") == 1_700_000_000_000
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2023-11-14", "2023-11-14T22:13:20", "1700000000", "\0", "9" * 400])
+def test_what_is_no_time_with_a_zone_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        wording.wall_ms(text, field="since")
+    assert [fault.field for fault in caught.value.fields] == ["since"]
+
+
+def test_a_task_has_exactly_the_promised_fields() -> None:
+    answer = wording.task({**task_view(ID), "seq": 7, "version": 3, "stopped": True})
+    assert msgspec.convert(answer, shapes.Task)
+    assert list(answer) == [field.name for field in msgspec.structs.fields(shapes.Task)]
+    assert "script" not in answer and "seq" not in answer
+    assert answer["created_at"] == "2023-11-14T22:13:20.000Z"
+
+
+def test_a_run_has_exactly_the_promised_fields() -> None:
+    view = {**run_view(ID, 1), "silent_since_ms": 1_700_000_000_000, "output_gaps": [[1, 2]]}
+    answer = wording.run(view)
+    assert msgspec.convert(answer, shapes.Run)
+    assert list(answer) == [field.name for field in msgspec.structs.fields(shapes.Run)]
+    assert answer["silent_since"] == "2023-11-14T22:13:20.000Z"
+
+
+def test_what_has_ended_can_be_told_as_it_was_before() -> None:
+    over = {**run_view(ID, 1), "state": "failed", "outcome": "exit", "exit_code": 3, "ended_at_ms": 5, "duration": 1.0}
+    told = wording.run_under_way(over)
+    assert (told["state"], told["outcome"], told["exit_code"], told["ended_at"]) == ("running", None, None, None)
+    task = wording.task_under_way({**task_view(ID), "state": "failed", "ended_at_ms": 5})
+    assert (task["state"], task["ended_at"]) == ("running", None)
+
+
+def test_the_steps_of_an_attempt_carry_times() -> None:
+    answer = wording.attempt(
+        {"run_id": ID, "attempt": 1, "state": "failed", "steps": [[1_700_000_000_000, "sent TERM"]]}
+    )
+    assert answer["steps"] == [{"at": "2023-11-14T22:13:20.000Z", "text": "sent TERM"}]
+    assert list(answer) == [field.name for field in msgspec.structs.fields(shapes.Attempt)]
+
+
+def test_an_agents_facts_keep_their_names_and_word_their_times() -> None:
+    answer = wording.agent({"facts": {"cpus": 2, "boot_at_ms": 1_700_000_000_000, "odd": None}})
+    assert answer["facts"] == {"cpus": 2, "boot_at": "2023-11-14T22:13:20.000Z", "odd": None}
+
+
+def test_a_page_has_items_and_where_to_go_on() -> None:
+    page = wording.page("runs", {"items": [run_view(ID, 1)], "next": "c"}, wording.run)
+    assert cursors.unseal("runs", page["next"]) == "c" and msgspec.convert(page, shapes.RunPage)
+
+
+@given(st.text(max_size=60), st.sampled_from(["runs", "tasks"]))
+def test_a_cursor_opens_in_its_own_list_only(cursor: str, noun: str) -> None:
+    cursor = cursor.encode("utf-8", "replace").decode()
+    sealed = cursors.seal(noun, cursor)
+    assert sealed is not None and sealed.isascii()
+    assert cursors.unseal(noun, sealed) == cursor
+    for other, text in (("agents", sealed), (noun, sealed + "A"), (noun, sealed[:-1]), (noun, sealed + "=")):
+        with pytest.raises(InvalidRequest):
+            cursors.unseal(other, text)
+
+
+@given(st.text(max_size=20))
+def test_a_made_up_cursor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        cursors.unseal("tasks", text)
