@@ -314,6 +314,13 @@ class Cluster(_Base):
         self.up.expect(rf"\| {re.escape(role)} is ready", after=begun, timeout_s=timeout_s)
         return pid
 
+    def kill(self, role: str) -> int:
+        """kill -9, and wait until the process is gone; answers what its pid was."""
+        pid = super().kill(role)
+        if role == "up":
+            self.up.wait()
+        return pid
+
     def restart(self, role: str) -> int:
         """kill -9 a role and wait until its successor is ready; answers the new pid."""
         return self.wait_restarted(role, after=self.kill(role))

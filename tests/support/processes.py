@@ -85,10 +85,11 @@ class Spawned:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for raw in self.process.stdout:
-            with self._news:
-                self.lines.append(raw.decode("utf-8", "replace").rstrip("\n"))
-                self._news.notify_all()
+        with self.process.stdout as lines:
+            for raw in lines:
+                with self._news:
+                    self.lines.append(raw.decode("utf-8", "replace").rstrip("\n"))
+                    self._news.notify_all()
         with self._news:
             self._closed = True
             self._news.notify_all()
