@@ -28,7 +28,7 @@ from common.service import Loop
 logger = logging.getLogger(__name__)
 
 _REGISTER_TIMEOUT_S = 15.0
-_HEARTBEAT_TIMEOUT_S = 10.0
+_ANSWER_LEAST_S, _ANSWER_MOST_S = 2.0, 10.0  # how long a heartbeat's answer is waited for: two intervals, within these
 _NOT_KNOWN = (401, 403, 404, 409)  # statuses of errors that say who we are is in doubt
 _SILENT_ANSWERS = 2  # heartbeats without an answer after which the connection is taken for dead
 
@@ -226,7 +226,7 @@ class MasterLink(Loop):
             "held": pairs(leases.items()),
         }
         try:
-            answer = self._client.call("heartbeat", beat, timeout_s=_HEARTBEAT_TIMEOUT_S)
+            answer = self._client.call("heartbeat", beat, timeout_s=self._answer_s())
         except CallTimeout:
             self._silence()
             return
@@ -248,6 +248,9 @@ class MasterLink(Loop):
         self.on_orders(answer, leases)
         self.on_beat()
         self.signal("heartbeat")
+
+    def _answer_s(self) -> float:
+        return min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, 2 * self.terms.heartbeat_s))
 
     def _silence(self) -> None:
         self._unanswered += 1

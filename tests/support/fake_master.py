@@ -107,8 +107,7 @@ class FakeMaster:
 
     def __enter__(self) -> FakeMaster:
         self._server.start()
-        host, port = self._server.endpoint.removeprefix("tcp://").rsplit(":", 1)
-        self.link = Link((host, int(port)))
+        self.link = Link(self._address())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,8 +156,9 @@ class FakeMaster:
         self._server.stop()
         for agent in self.agents.values():
             agent.session, agent.pull = None, 0
-        self._server = self._new_server(self._server.endpoint)
+        self._server = self._new_server("tcp://127.0.0.1:0")  # the old port is let go of a little later
         self._server.start()
+        self.link.target = self._address()
 
     def lose_answers(self, method: str, count: int = 1) -> None:
         """Carry out the next `count` calls of `method`, but cut the connection before their answers leave."""
@@ -199,11 +199,15 @@ class FakeMaster:
         """How many calls of `method` came."""
         return sum(1 for name, _ in self.calls if name == method)
 
+    def _address(self) -> tuple[str, int]:
+        host, port = self._server.endpoint.removeprefix("tcp://").rsplit(":", 1)
+        return host, int(port)
+
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def _new_server(self, endpoint: str) -> RpcServer:
         table = {
-            name: Method(self._door(name, getattr(self, f"_{name}")))
+            name: Method(self._door(name, getattr(self, f"_{name}")), on_unroutable=self._take_back)
             for name in (
                 "enrol", "register", "heartbeat", "pull_task", "begin", "release", "output", "result", "blob",
             )
@@ -313,6 +317,14 @@ class FakeMaster:
             if claims or orders["cancel"] or orders["stale"] or left_s <= 0 or agent.pull != ask["pull"]:
                 return {"runs": claims, **orders, "register": False}
             self._changed.wait(timeout=min(left_s, 0.5))
+
+    def _take_back(self, peer: Peer, method: str, answer: Any) -> None:
+        """The answer cannot reach its caller: what it granted is free again."""
+        for claim in answer["runs"] if method == "pull_task" else ():
+            run = self.runs[claim["run_id"]]
+            if run.state == "leased" and run.lease == claim["lease"]:
+                run.state, run.lease, run.holder = "ready", None, None
+        self._pulse()
 
     def _claim(self, peer: Peer, free_slots: int) -> list[dict[str, Any]]:
         claims = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -193,7 +194,7 @@ def test_a_flood_is_bounded_and_heartbeats_stay_in_time(short_path: Path) -> Non
         assert run.output.endswith(b"%09d" % (size // 100 - 1) + b"x" * 90 + b"\n")
         assert process.rss_kib() < 100 * 1024
         (agent,) = master.agents.values()
-        gaps = [later - earlier for earlier, later in zip(agent.beats, agent.beats[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in pairwise(agent.beats)]
         assert max(gaps, default=0.0) < 3 * 1.0, "an idle agent beats every second here, a busy one twice as often"
 
 
@@ -234,7 +235,7 @@ def test_the_agent_does_as_the_master_says_when_it_is_short_of_room(pair: Pair, 
     calls = [at for at, _ in run.arrivals]
     master.slow = False
     master.wait_ended(run)
-    gaps = sorted({round(later - earlier, 1) for earlier, later in zip(calls, calls[1:], strict=False)})
+    gaps = sorted({round(later - earlier, 1) for earlier, later in pairwise(calls)})
     assert gaps[-1] >= 0.9, f"a second between messages: {gaps}"
     assert len(run.output) == 3_000_000
 
