@@ -98,7 +98,8 @@ def test_modules_are_short() -> None:
 def test_functions_are_short() -> None:
     lengths: dict[str, int] = {}
     for path, node in nodes(*PARTS):
-        if isinstance(node, Function) and node.end_lineno is not None:
+        # A migration is a list of statements, written once and never touched again.
+        if isinstance(node, Function) and node.end_lineno is not None and "migrations" not in path.parts:
             lengths[f"{place(path, node)} {node.name}"] = node.end_lineno - node.lineno + 1
     too_long = [f"{name}: {lines} lines" for name, lines in lengths.items() if lines > 50]
     assert_none(too_long, "a function has at most 50 lines")
