@@ -21,6 +21,8 @@ from common.rpc_zap import ZapDoor
 
 __all__ = ["Call", "Method", "Peer", "RpcClient", "RpcMetrics", "RpcServer", "current_call"]
 
+_MAX_SOCKETS = 16_384
+
 
 class _ZerorpcCarrier:
     """What server and client take from zerorpc's context, the one zmq context of this process."""
@@ -29,6 +31,8 @@ class _ZerorpcCarrier:
         self._context = zerorpc.Context.get_instance()
         # Its sockets are green; ours are driven by the loop directly, on the same context below.
         self._plain: zmq.Context[PlainSocket] = zmq.Context.shadow(self._context.underlying)
+        # Counts until the first socket is made. A process that simulates a fleet needs two for each of its agents.
+        self._plain.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
 
     def socket(self, kind: int) -> PlainSocket:
         return self._plain.socket(kind)

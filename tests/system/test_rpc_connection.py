@@ -160,7 +160,9 @@ def test_the_wrong_server_key_is_named_and_calls_do_not_wait() -> None:
         assert time.monotonic() - began < 1
 
 
-@pytest.mark.parametrize(("server_keys", "server_key"), [(SERVER_KEYS, None), (None, SERVER_KEYS.public)])
+@pytest.mark.parametrize(
+    ("server_keys", "server_key"), [(SERVER_KEYS, None), (None, SERVER_KEYS.public)], ids=["server", "client"]
+)
 def test_encryption_on_one_side_only_is_named(server_keys: auth.KeyPair | None, server_key: bytes | None) -> None:
     states = States()
     theirs, ours = {"keys": server_keys}, {"server_key": server_key, "on_state": states}
