@@ -75,7 +75,7 @@ class Printer:
 
     def progress(self, text: str) -> None:
         """Show `text` as the last line until something else is shown; nothing without a terminal."""
-        if self.shows_progress and text != self._status:
+        if self.shows_progress and (text != self._status or not self._drawn):
             self._status = text
             self._draw()
 
