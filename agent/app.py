@@ -196,6 +196,7 @@ class Daemon:
         link.about = self._about
         link.facts = self._facts.read
         link.on_registered = self._registered
+        link.on_ready = self._ready
         link.on_orders = orders.carry_out
         link.on_beat = self._status.refresh
         puller.on_orders = orders.carry_out
@@ -280,6 +281,8 @@ class Daemon:
         if identity != self._home.load():
             self._home.save(identity)
         self._identity = identity
+
+    def _ready(self) -> None:
         notify.ready()
         self._puller.renew()
         for loop in (self._barrier, self._output, self._reporter):

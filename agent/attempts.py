@@ -20,6 +20,7 @@ from agent.executor import AdoptedAttempt, ExecutorClosed
 from agent.holdings import Holding, Holdings, Stage
 from agent.output import OutputSender
 from agent.reporter import Reporter, Result, ending_of
+from agent.threads import wait_for
 from common import faults, log
 from common.loop import ThreadBridge
 from common.model import Ending, Outcome
@@ -39,6 +40,9 @@ class Forgetter(Protocol):
 
     def forget(self, keys: Iterable[AttemptKey]) -> None:
         """The master has the results."""
+
+    def abandon(self, keys: Iterable[AttemptKey]) -> Future[None]:
+        """Prepared, but not allowed to begin; done when nothing is left of it."""
 
 
 class Attempts:
@@ -196,10 +200,13 @@ class Attempts:
 
     def _forget_doubtful(self) -> None:
         """What the master does not call running had not begun: nothing happened, and it may come here again."""
-        doubtful = [holding.key for holding in self._holdings.at(Stage.ENDED) if holding.doubtful]
+        doubtful = [holding for holding in self._holdings.at(Stage.ENDED) if holding.doubtful]
         if doubtful:
             logger.info("claims of a former process forgotten", extra=log.fields(runs=len(doubtful)))
-            self.taken(doubtful)
+            wait_for(self._executor.abandon([holding.key for holding in doubtful]), self._bridge)
+        for holding in doubtful:
+            self._holdings.remove(holding)
+            self._records.pop(holding.key, None)
 
     def _report_unknown(self, holding: Holding, outcome: Outcome, acked: int) -> None:
         self._unknown.add(holding.key)

@@ -44,8 +44,8 @@ class Starter(Protocol):
     def submit(self, spec: AttemptSpec) -> Future[ExitRecord]:
         """Run the attempt."""
 
-    def abandon(self, keys: Iterable[AttemptKey]) -> None:
-        """Prepared, but not allowed to begin."""
+    def abandon(self, keys: Iterable[AttemptKey]) -> Future[None]:
+        """Prepared, but not allowed to begin; done when nothing is left of it."""
 
 
 class Scripts(Protocol):
@@ -202,15 +202,21 @@ class BeginBarrier(Loop):
             wait_for(self._executor.prepare(specs), self._bridge)
         except OSError as error:
             logger.error("claims cannot be written to disk", extra=log.fields(reason=str(error), runs=len(batch)))
-            self._executor.abandon([spec.key for spec in specs])
+            self._abandon(batch)
             self._give_back(batch)
             self.on_trouble(f"nothing can be started here: {error}")
             return []
         if self._draining:
-            self._executor.abandon([spec.key for spec in specs])
+            self._abandon(batch)
             self._give_back(batch)
             return []
         return batch
+
+    def _abandon(self, holdings: list[Holding]) -> None:
+        # Waiting matters: the same attempt may come again at once, and must not find its new files taken away.
+        keys = [holding.key for holding in holdings if holding.spec is not None]
+        if keys:
+            wait_for(self._executor.abandon(keys), self._bridge)
 
     def _give_back(self, holdings: list[Holding]) -> None:
         for holding in holdings:
@@ -244,27 +250,31 @@ class BeginBarrier(Loop):
             logger.warning("begin not answered", extra=log.fields(reason=error.message, runs=len(asked)))
             return delay_s
         faults.at("after-begin")
+        refused = []
         for holding in list(asked):
             if holding.run_id in told:
                 self._asking.remove(holding)
-                self._settle(holding, told[holding.run_id])
+                if not self._settle(holding, told[holding.run_id]):
+                    refused.append(holding)
+        self._abandon(refused)
+        for holding in refused:
+            self.drop(holding)
         if self._asking:
             return self._backoff.next_s()
         self._backoff.reset()
         self.say("idle" if not self.waiting else f"{self.waiting} more claims wait")
         return 0.0 if self._queue else None
 
-    def _settle(self, holding: Holding, answer: dict[str, Any]) -> None:
+    def _settle(self, holding: Holding, answer: dict[str, Any]) -> bool:
+        """Do as the master says; whether it may begin."""
         if answer.get("ok"):
             self._start(holding, answer.get("fence"))
-        else:
-            log.change(
-                logger, "run", run_id=holding.run_id, attempt=holding.attempt,
-                from_="claimed", to="refused", why=answer.get("why"),
-            )  # fmt: skip
-            if holding.spec is not None:
-                self._executor.abandon([holding.key])
-            self.drop(holding)
+            return True
+        log.change(
+            logger, "run", run_id=holding.run_id, attempt=holding.attempt,
+            from_="claimed", to="refused", why=answer.get("why"),
+        )  # fmt: skip
+        return False
 
     def _start(self, holding: Holding, fence: Any) -> None:
         spec = holding.spec

@@ -219,13 +219,16 @@ class Executor:
             return str(error)
         return spec_message(spec, interpreter=interpreter, limits=self._limits)
 
-    def abandon(self, keys: Iterable[AttemptKey]) -> None:
-        """Prepared, but not allowed to begin: nothing ran and nothing is to be told."""
+    def abandon(self, keys: Iterable[AttemptKey]) -> Future[None]:
+        """Prepared, but not allowed to begin: nothing ran and nothing is to be told.
+
+        Done when the files are gone: not before that may the same attempt be prepared again.
+        """
         keys = list(keys)
         with self._lock:
             self._prepared.difference_update(keys)
         self._journal.delivered(keys)
-        self._pool.submit(self._remove, keys)
+        return self._pool.submit(self._remove, keys)
 
     def _remove(self, keys: list[AttemptKey]) -> None:
         for key in keys:

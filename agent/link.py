@@ -96,6 +96,7 @@ class MasterLink(Loop):
         self.about: Callable[[], dict[str, Any]] = dict  # what `register` says beside held, ended and session
         self.facts: Callable[[], dict[str, Any]] = dict
         self.on_registered: Callable[[dict[str, Any], set[AttemptKey]], None] = lambda answer, named: None
+        self.on_ready: Callable[[], None] = lambda: None  # calls may go out again
         self.on_orders: Callable[[dict[str, Any], dict[str, str]], int] = lambda answer, leases: 0
         self.on_beat: Callable[[], None] = lambda: None
         self.session = session
@@ -107,6 +108,7 @@ class MasterLink(Loop):
         self._complaint: str | None = None
         self._beat_at: float | None = None  # None: at once
         self._unanswered = 0
+        self._connections = 0  # changes of state so far
 
     @property
     def registered(self) -> bool:
@@ -125,6 +127,7 @@ class MasterLink(Loop):
 
     def connection_changed(self, state: str) -> None:
         """To be called with every state of the connection (`on_state` of the client); never waits."""
+        self._connections += 1
         if not self._client.connected and self.registered:
             self._registered.clear()
             log.change(logger, "link", from_="registered", to="down", level=logging.WARNING, reason=state)
@@ -179,6 +182,7 @@ class MasterLink(Loop):
             "held": self._holdings.triples(ended=False),
             "ended": self._holdings.triples(ended=True),
         }
+        connection = self._connections
         named = {(str(run_id), int(attempt)) for run_id, attempt, _ in [*about["held"], *about["ended"]]}
         try:
             answer = self._client.call("register", about, timeout_s=_REGISTER_TIMEOUT_S)
@@ -194,12 +198,15 @@ class MasterLink(Loop):
         self._complaint = None
         self._unanswered = 0
         self._beat_at = None
+        self.on_registered(answer, named)
+        if connection != self._connections:
+            return 0.0  # lost meanwhile; whatever is there now has not heard of us
         self._registered.set()
         log.change(
             logger, "link", from_="connected", to="registered",
             name=answer.get("name"), agent_id=answer.get("agent_id"), held=len(self._holdings) or None,
         )  # fmt: skip
-        self.on_registered(answer, named)
+        self.on_ready()
         self.signal("registered")
         return 0.0  # a heartbeat at once: it brings what the master wants ended
 
