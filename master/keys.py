@@ -13,7 +13,7 @@ import msgspec
 
 from common import auth, ids, log
 from common.errors import Forbidden, InvalidRequest, Unauthorized, UnknownKey
-from common.model import ApiToken, Role, TrustedKey
+from common.model import ApiToken, Role, TrustedKey, evolve
 from common.rpc import Peer
 from master.store.base import ReadTx, Store, WriteTx
 
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 ADMIN_TOKEN_FILE = "admin.token"
 TRUSTED_FILE = "trusted.json"
+_ADMIN = "admin"  # the name of the token in that file
 
 
 class _Trusted(msgspec.Struct, frozen=True):
@@ -117,7 +118,10 @@ def import_trusted(store: Store, path: Path) -> int:
 
 
 def ensure_admin_token(store: Store, path: Path, *, now_ms: int) -> None:
-    """Make sure that the file holds a token of role admin that the store knows; a fresh one if there is no file."""
+    """Make sure that the file holds a token of role admin that the store knows; a fresh one if there is no file.
+
+    Tokens that the file held before are refused from now on, so removing a leaked one and starting again is enough.
+    """
     try:
         token = auth.read_private(path).decode("ascii", "replace").strip()
     except FileNotFoundError:
@@ -129,7 +133,11 @@ def ensure_admin_token(store: Store, path: Path, *, now_ms: int) -> None:
     sha256 = auth.token_hash(token)
 
     def add(tx: WriteTx) -> None:
-        if not any(known.sha256 == sha256 for known in tx.list_tokens()):
-            tx.save_token(ApiToken(id=ids.uuid7(), name="admin", role=Role.ADMIN, sha256=sha256, created_at_ms=now_ms))
+        known = tx.list_tokens()
+        for former in known:
+            if former.name == _ADMIN and former.sha256 != sha256 and not former.revoked:
+                tx.save_token(evolve(former, revoked=True))
+        if not any(token.sha256 == sha256 for token in known):
+            tx.save_token(ApiToken(id=ids.uuid7(), name=_ADMIN, role=Role.ADMIN, sha256=sha256, created_at_ms=now_ms))
 
     store.write(add)
