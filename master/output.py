@@ -67,6 +67,14 @@ class OutputPiece:
     segments: list[tuple[int, int, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of an attempt: the SHA-256 of the kept bytes in order, and what is missing as (offset, length)."""
+
+    sha256: str
+    gaps: list[tuple[int, int]]
+
+
 class _NoMemory:
     """The output database has no counters: everything it knows is in its rows."""
 
@@ -155,9 +163,9 @@ class OutputStore:
         """
         return self._file.read(lambda tx: _read(tx, run_id, attempt, stream, max(0, offset), max(1, limit)))
 
-    def kept_sha256(self, run_id: str, attempt: int) -> str:
-        """SHA-256 of all kept bytes in order."""
-        return self._file.read(lambda tx: _kept_sha256(tx, run_id, attempt))
+    def kept(self, run_id: str, attempt: int) -> Kept:
+        """What is kept of an attempt."""
+        return self._file.read(lambda tx: _kept(tx, run_id, attempt))
 
     def delete(self, run_ids: Sequence[str]) -> None:
         """Delete all output of these runs, in steps that hold up nobody for long."""
@@ -208,7 +216,7 @@ def _read(tx: OutputReadTx, run_id: str, attempt: int, stream: Stream, offset: i
     return OutputPiece(data=b"".join(found), next_offset=end, size=extent.size, gaps=tx.gaps(extent), segments=segments)
 
 
-def _kept_sha256(tx: OutputReadTx, run_id: str, attempt: int) -> str:
+def _kept(tx: OutputReadTx, run_id: str, attempt: int) -> Kept:
     digest = hashlib.sha256()
     extent = tx.extent(run_id, attempt)
     offset = 0
@@ -219,4 +227,4 @@ def _kept_sha256(tx: OutputReadTx, run_id: str, attempt: int) -> str:
         for piece in pieces:
             digest.update(piece.content)
         offset = pieces[-1].start + len(pieces[-1].content)
-    return digest.hexdigest()
+    return Kept(sha256=digest.hexdigest(), gaps=[] if extent is None else tx.gaps(extent))

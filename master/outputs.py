@@ -19,7 +19,7 @@ from master.blobs import Submissions
 from master.events import OutputNews
 from master.leases import Leases
 from master.ledger import Ledger
-from master.output import OutputChunk, OutputStore
+from master.output import Kept, OutputChunk, OutputStore
 from master.store.base import ReadTx
 
 Key = tuple[str, int]
@@ -125,14 +125,14 @@ class Outputs:
         known = self._known.get((run_id, attempt))
         return 0 if known is None else max(0, known.size)
 
-    def sha256(self, run_id: str, attempt: int, size: int) -> str:
-        """The hash of the kept bytes of an attempt whose output is complete with `size` bytes."""
+    def kept(self, run_id: str, attempt: int, size: int) -> Kept:
+        """What is kept of an attempt whose output is complete with `size` bytes."""
         if size == 0:
-            return _EMPTY
+            return _NOTHING
         known = self._known.get((run_id, attempt))
         if known is not None and known.digest is not None and known.size == size:
-            return known.digest.hexdigest()
-        return self.store.kept_sha256(run_id, attempt)
+            return Kept(sha256=known.digest.hexdigest(), gaps=[])
+        return self.store.kept(run_id, attempt)
 
     def forget(self, run_id: str, attempt: int) -> None:
         """The attempt has ended: nothing more is to come."""
@@ -157,4 +157,4 @@ def _untold(ending: Ending | None) -> bool:
     return ending is None or ending.outcome is Outcome.LOST
 
 
-_EMPTY = hashlib.sha256().hexdigest()
+_NOTHING = Kept(sha256=hashlib.sha256().hexdigest(), gaps=[])

@@ -44,7 +44,7 @@ class Results:
             answers.append({"run_id": told.run_id, "taken": NEED_OUTPUT})
             missing_from = self._missing_from(told)
             if missing_from is None:
-                complete.append((number, evolve(told, ending=self._hashed(told))))
+                complete.append((number, evolve(told, ending=self._kept(told))))
             else:
                 answers[number]["acked"] = missing_from
         if complete:
@@ -69,9 +69,9 @@ class Results:
         acked = self._outputs.size(told.run_id, told.attempt)
         return acked if acked < told.ending.output_bytes else None
 
-    def _hashed(self, told: ResultTold) -> Ending:
-        sha256 = self._outputs.sha256(told.run_id, told.attempt, told.ending.output_bytes)
-        return evolve(told.ending, output_sha256=sha256)
+    def _kept(self, told: ResultTold) -> Ending:
+        kept = self._outputs.kept(told.run_id, told.attempt, told.ending.output_bytes)
+        return evolve(told.ending, output_sha256=kept.sha256, output_gaps=kept.gaps)
 
 
 def _settle(change: Change, agent_id: str, told: ResultTold) -> str:
@@ -133,4 +133,7 @@ def _late_attempt(run: Run, agent_id: str, told: ResultTold) -> Attempt:
 
 
 def _same(stored: Ending | None, told: Ending) -> bool:
-    return stored is not None and evolve(stored, output_sha256=told.output_sha256) == told
+    # Both hold here: what is kept of the output is ours to say, not the agent's.
+    return stored is not None and (
+        evolve(stored, output_sha256=told.output_sha256, output_gaps=told.output_gaps) == told
+    )

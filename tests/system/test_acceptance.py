@@ -73,7 +73,7 @@ def test_muster_run_shows_output_by_agent_and_ends_with_the_documented_code(thre
         assert re.search(rf"^{re.escape(name)}\b.*hello from there$".encode(), done.stdout, re.MULTILINE)
     script.write_bytes(b"exit 7\n")
     assert three.cli("run", "--on", three.agents[0], str(script)).returncode == 1
-    assert three.cli("run", "--on", "nobody", str(script)).returncode == 2
+    assert three.cli("run", "--on", "nobody", str(script)).returncode == 4
     assert three.cli("run", str(script)).returncode == 2
 
 
