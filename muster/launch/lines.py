@@ -112,18 +112,23 @@ class Screen:
         self._open = True
 
     def show(self, role: str, lines: list[bytes]) -> None:
-        """Show lines of a role."""
+        """Show lines of a role; as many as fit are written at once."""
+        mark = self._mark(role)
+        block, count = b"", 0
         for line in lines:
-            if self._dropped and self._takes(0.0):
-                count, self._dropped = self._dropped, 0
-                self._put(f"{self._mark('muster')}{count} lines were not shown here; see the log files\n".encode())
-            text = neutralise(line[:_ATOMIC].decode("utf-8", "replace"), colours=False)
-            self._put(f"{self._mark(role)}{text}\n".encode("utf-8", "replace"))
+            shown = f"{mark}{neutralise(line[:_ATOMIC].decode('utf-8', 'replace'), colours=False)}\n"
+            piece = _cut(shown.encode("utf-8", "replace"))
+            if len(block) + len(piece) > _ATOMIC:
+                self._put(block, count)
+                block, count = b"", 0
+            block, count = block + piece, count + 1
+        if block:
+            self._put(block, count)
 
     def say(self, text: str, *, wait_s: float = 1.0) -> None:
         """Show text of our own as it is; worth waiting a moment for a screen that takes nothing."""
         if self._takes(wait_s):
-            self._put(text.encode("utf-8", "replace"))
+            self._put(text.encode("utf-8", "replace"), 0)
 
     def _mark(self, role: str) -> str:
         if role not in self._roles:
@@ -142,13 +147,28 @@ class Screen:
             self._open = False
             return False
 
-    def _put(self, content: bytes) -> None:
+    def _put(self, content: bytes, lines: int) -> None:
+        """Write a block of at most 4 KiB, if that can be done at once; else count its lines as not shown."""
         if not self._takes(0.0):
-            self._dropped += 1
+            self._dropped += lines
             return
+        if self._dropped:
+            told = f"{self._mark('muster')}{self._dropped} lines were not shown here; see the log files\n".encode()
+            self._dropped = 0
+            self._write(told)
+            if not self._takes(0.0):
+                self._dropped += lines
+                return
+        self._write(content)
+
+    def _write(self, content: bytes) -> None:
         try:
-            os.write(self._fd, content[:_ATOMIC] if len(content) <= _ATOMIC else content[: _ATOMIC - 1] + b"\n")
+            os.write(self._fd, content)
         except BlockingIOError:
-            self._dropped += 1
+            self._dropped += content.count(b"\n")
         except OSError:
             self._open = False  # nobody reads any more; the files still get everything
+
+
+def _cut(line: bytes) -> bytes:
+    return line if len(line) <= _ATOMIC else line[: _ATOMIC - 1] + b"\n"

@@ -16,7 +16,8 @@ from typing import Final
 from muster.launch.children import Child
 from muster.launch.probe import Probe
 
-_PAUSE_S: Final = 0.05
+_PAUSE_S: Final = 0.05  # after the first answer that was no 200; doubled after each further one
+_PAUSE_MOST_S: Final = 1.0
 _PATIENCE_S: Final = 5.0
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 
@@ -39,6 +40,7 @@ class Readiness:
         self._on_ready = on_ready
         self._probes: dict[Child, Probe] = {}
         self._due: dict[Child, float] = {}  # when to probe next, or to give up the present probe
+        self._pause_s: dict[Child, float] = {}
         # An abstract name needs no file and no short path. Anybody may write to it, so the kernel's word on who did
         # (SCM_CREDENTIALS) decides whether it counts.
         name = f"muster-{secrets.token_hex(8)}"
@@ -58,6 +60,10 @@ class Readiness:
 
     def forget(self, child: Child) -> None:
         """The child's process has ended, or is to end: whatever is under way about it no longer matters."""
+        self._pause_s.pop(child, None)
+        self._drop(child)
+
+    def _drop(self, child: Child) -> None:
         self._due.pop(child, None)
         probe = self._probes.pop(child, None)
         if probe is not None:
@@ -73,7 +79,7 @@ class Readiness:
         """Probe again those whose pause is over; a probe that got no answer for too long begins anew."""
         for child, at in list(self._due.items()):
             if at <= now:
-                self.forget(child)
+                self._drop(child)
                 self._probe(child, now)
 
     def _hear(self) -> None:
@@ -101,7 +107,12 @@ class Readiness:
             self._due[child] = now + _PATIENCE_S
             self._selector.register(probe.sock, probe.wants, lambda: self._step(child, probe))
         else:
-            self._due[child] = now + _PAUSE_S
+            self._wait(child, now)
+
+    def _wait(self, child: Child, now: float) -> None:
+        pause_s = self._pause_s.get(child, _PAUSE_S)
+        self._pause_s[child] = min(2 * pause_s, _PAUSE_MOST_S)
+        self._due[child] = now + pause_s
 
     def _step(self, child: Child, probe: Probe) -> None:
         probe.step()
@@ -109,8 +120,8 @@ class Readiness:
             self._selector.modify(probe.sock, probe.wants, lambda: self._step(child, probe))
             return
         ready = probe.answer
-        self.forget(child)
+        self._drop(child)
         if ready:
             self._on_ready(child)
         else:
-            self._due[child] = time.monotonic() + _PAUSE_S
+            self._wait(child, time.monotonic())

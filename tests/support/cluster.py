@@ -29,7 +29,7 @@ from typing import Any, Final, Self
 from muster.client import Agent, Client, MusterError, Task
 from muster.launch import ports
 from muster.launch.children import own_command
-from tests.support.processes import Spawned, alive, command_of, end_all, related, until, wait_gone
+from tests.support.processes import Spawned, alive, command_of, end_all, freeze, related, until, wait_gone
 
 # Short enough for a test, long enough for a busy machine of two cores.
 QUICK: Final[Mapping[str, object]] = {
@@ -200,8 +200,10 @@ class _Base:
         return pid
 
     def freeze(self, role: str) -> int:
-        """SIGSTOP; `thaw` lets it go on."""
-        return self.signal(role, signal.SIGSTOP)
+        """SIGSTOP, in effect when this returns; `thaw` lets it go on."""
+        pid = self.pid(role)
+        freeze(pid)
+        return pid
 
     def thaw(self, role: str) -> int:
         """SIGCONT."""

@@ -123,6 +123,12 @@ def alive(pid: int) -> bool:
     return state is not None and state[0] != "Z"
 
 
+def freeze(pid: int) -> None:
+    """SIGSTOP, and wait until it has taken effect: a signal sent meanwhile could be faster."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: (_stat(pid) or ("", 0))[0] == "T", f"process {pid} stands still")
+
+
 def command_of(pid: int) -> str:
     """A process's command line, words divided by spaces; empty when it is gone."""
     try:

@@ -16,7 +16,7 @@ import pytest
 from muster.launch.children import Program, death
 from muster.launch.lines import Screen
 from muster.launch.supervisor import Supervisor
-from tests.support.processes import command_of, wait_gone
+from tests.support.processes import command_of, freeze, wait_gone
 
 NOTIFY = """
 import os, socket, sys, signal, time
@@ -190,9 +190,12 @@ def test_one_that_does_not_stop_is_killed(rig: Rig) -> None:
 
 
 def test_a_frozen_one_is_killed_when_its_time_is_over(rig: Rig) -> None:
-    code = NOTIFY + "ready(); os.kill(os.getpid(), signal.SIGSTOP); signal.pause()"
-    rig.on("is ready", interrupt())
-    assert rig.play(program("agent", code, stop_s=0.05)) == 1
+    def freeze_and_stop() -> None:
+        freeze(rig.supervisor.children[0].pid or 0)
+        interrupt()()
+
+    rig.on("is ready", freeze_and_stop)
+    assert rig.play(program("agent", STAY, stop_s=0.05)) == 1
 
 
 def test_a_third_signal_kills(rig: Rig) -> None:
