@@ -24,7 +24,7 @@ from common.loop import LoopLag
 from common.rpc import RpcClient
 from common.service import StopSignals
 from webserver import api, health, openapi, problems, security
-from webserver.master_client import MasterClient
+from webserver.master_client import ANSWER_S, PATIENCE_S, MasterClient
 from webserver.metrics import WebMetrics
 from webserver.rest import PREFIX
 from webserver.server import HttpServer, raise_descriptor_limit
@@ -65,7 +65,10 @@ def _serve_document(app: flask.Flask) -> None:
 
 
 class Webserver:
-    """A webserver with its connection to the master; `start` and `stop` once each."""
+    """A webserver with its connection to the master; `start` and `stop` once each.
+
+    `patience_s`: how long calls are repeated while the master is away; `answer_s`: how long it may take over one.
+    """
 
     def __init__(
         self,
@@ -75,12 +78,14 @@ class Webserver:
         rpc: RpcClient,
         clock: Clock | None = None,
         pages: Blueprints | None = None,
+        patience_s: float = PATIENCE_S,
+        answer_s: float = ANSWER_S,
     ) -> None:
         self._rpc = rpc
         self._clock = clock or SystemClock()
         self._lag = LoopLag(self._clock)
         metrics = WebMetrics()
-        master = MasterClient(rpc, self._clock)
+        master = MasterClient(rpc, self._clock, patience_s=patience_s, answer_s=answer_s)
         self.services = Services(
             settings=settings,
             clock=self._clock,
@@ -140,6 +145,7 @@ def main(settings: Settings, *, data_dir: Path, listen: str, master_endpoint: st
         public_key=own.public,
         secret_key=own.secret,
         max_message_bytes=settings.web_message,
+        connect_wait_s=1.0,  # `MasterClient` is the one with patience
     )
     signals = StopSignals()
     signals.listen()

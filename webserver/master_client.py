@@ -44,10 +44,13 @@ class WaitCut(Exception):
 class MasterClient:
     """The web door as the rest of the webserver uses it."""
 
-    def __init__(self, rpc: Caller, clock: Clock, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, rpc: Caller, clock: Clock, *, patience_s: float = PATIENCE_S, answer_s: float = ANSWER_S
+    ) -> None:
         self._rpc = rpc
         self._clock = clock
         self._patience_s = patience_s
+        self._answer_s = answer_s
         self._away_since_s: float | None = None
         self._parked: set[Any] = set()  # greenlets in a wait
         self._cut = False
@@ -57,13 +60,15 @@ class MasterClient:
         """Whether the connection to the master is open."""
         return self._rpc.connected
 
-    def read(self, method: str, *args: Any, timeout_s: float = ANSWER_S, patience_s: float | None = None) -> Any:
+    def read(self, method: str, *args: Any, timeout_s: float | None = None, patience_s: float | None = None) -> Any:
         """The answer of a method that may be called again when the master went away meanwhile."""
-        return self._patiently(lambda: self._once(method, args, timeout_s), patience_s=patience_s)
+        wait_s = self._answer_s if timeout_s is None else timeout_s
+        return self._patiently(lambda: self._once(method, args, wait_s), patience_s=patience_s)
 
-    def act(self, method: str, *args: Any, timeout_s: float = ANSWER_S) -> Any:
+    def act(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:
         """The answer of a method that a repeat would answer otherwise: called once."""
-        return self._once(method, args, timeout_s, request_id=uuid.uuid4().hex)
+        wait_s = self._answer_s if timeout_s is None else timeout_s
+        return self._once(method, args, wait_s, request_id=uuid.uuid4().hex)
 
     def add_task(self, request: Mapping[str, Any], meta: Mapping[str, Any], *, wait_s: float) -> tuple[Any, bool]:
         """(task view, whether it was created now); under a fresh idempotency key if the client gave none."""
@@ -71,7 +76,7 @@ class MasterClient:
         told = {**meta, "idempotency_key": own_key or f"web:{uuid.uuid4()}"}
 
         def add(left_s: float) -> Any:
-            return self._once("add_task", (request, {**told, "wait_s": left_s}), ANSWER_S + left_s)
+            return self._once("add_task", (request, {**told, "wait_s": left_s}), self._answer_s + left_s)
 
         give_up_at = self._clock.monotonic_s() + wait_s
         answer = self._waiting(add, wait_s)
@@ -84,7 +89,7 @@ class MasterClient:
         return self._wait_on(self._get_task(task_id, wait_s), give_up_at)
 
     def _get_task(self, task_id: str, wait_s: float) -> Any:
-        return self._waiting(lambda left_s: self._once("get_task", (task_id, left_s), ANSWER_S + left_s), wait_s)
+        return self._waiting(lambda left_s: self._once("get_task", (task_id, left_s), self._answer_s + left_s), wait_s)
 
     def _wait_on(self, view: Any, give_up_at: float) -> Any:
         """The view when it is final, at the latest at `give_up_at`: a master that stops ends waits early."""
@@ -123,17 +128,17 @@ class MasterClient:
 
     def _patiently(self, ask: Callable[[], Any], *, patience_s: float | None = None) -> Any:
         """`ask()`, again and again while the master is away, for `patience_s` seconds after it was first missed."""
-        give_up_at: float | None = None
+        missed_s = None if self._rpc.connected else self._clock.monotonic_s()
         while True:
             try:
                 return ask()
             except PeerUnreachable:
                 now_s = self._clock.monotonic_s()
-                if give_up_at is None:
-                    give_up_at = now_s + (self._patience_s if patience_s is None else patience_s)
-                if now_s >= give_up_at or self._long_away():
+                missed_s = now_s if missed_s is None else missed_s
+                left_s = missed_s + (self._patience_s if patience_s is None else patience_s) - now_s
+                if left_s <= 0 or self._long_away():
                     raise
-            gevent.sleep(_PAUSE_S)
+            gevent.sleep(min(_PAUSE_S, left_s))
 
     def _once(self, method: str, args: tuple[Any, ...], timeout_s: float, request_id: str | None = None) -> Any:
         if self._long_away():

@@ -73,7 +73,7 @@ class FakeWebMaster:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.problems: list[str] = []
         self._changed = Event()
-        self._failing: dict[str, list[MusterError]] = {}
+        self._failing: dict[str, list[MusterError | None]] = {}
         self._holding: dict[str, Event] = {}
         self._arrived = Event()
         self._losing: dict[str, int] = {}
@@ -107,8 +107,8 @@ class FakeWebMaster:
         self._server = self._new_server(self._server.endpoint)
         self._server.start()
 
-    def fail(self, method: str, *errors: MusterError) -> None:
-        """Answer the next calls of `method` with these errors, without carrying them out."""
+    def fail(self, method: str, *errors: MusterError | None) -> None:
+        """Answer the next calls of `method` with these errors, without carrying them out; None: as usual."""
         self._failing.setdefault(method, []).extend(errors)
 
     def lose_answers(self, method: str, count: int = 1) -> None:
@@ -126,6 +126,12 @@ class FakeWebMaster:
         finally:
             del self._holding[method]
             gate.set()
+
+    def wait_for(self, condition: Callable[[], Any], *, timeout_s: float = 20.0) -> None:
+        """Wait until `condition()` is true; it is looked at after every call."""
+        until = time.monotonic() + timeout_s
+        while not condition():
+            assert self._changed.wait(timeout=max(0.0, until - time.monotonic())), f"it did not come about: {self.calls}"
 
     def count(self, method: str) -> int:
         """How many calls of `method` came."""
@@ -210,9 +216,11 @@ class FakeWebMaster:
                 self._arrived.set()
                 gate.wait()
             failing = self._failing.get(name)
-            if failing:
-                raise failing.pop(0)
+            error = failing.pop(0) if failing else None
+            if error is not None:
+                raise error
             self.calls.append((name, args))
+            self._pulse()
             answer = fn(*args)
             if self._losing.get(name, 0) > 0:
                 self._losing[name] -= 1
@@ -259,6 +267,9 @@ class FakeWebMaster:
         until = time.monotonic() + wait_s
         while view["state"] not in FINAL and (left_s := until - time.monotonic()) > 0:
             self._changed.wait(timeout=left_s)
+
+    def do_retry_task(self, task_id: str, only: str) -> dict[str, Any]:
+        return self._task(task_id)
 
     def do_list_runs(self, task_id: str, state: str | None, limit: int, cursor: str | None) -> dict[str, Any]:
         runs = [run for run in self.runs_of(self._task(task_id)) if state in (None, run["state"])]

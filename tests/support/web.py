@@ -108,6 +108,7 @@ class Http:
         )
         response = http.client.HTTPResponse(sock)
         response.begin()
+        assert response.status == 200, response.read()
         return EventReader(sock, response)
 
 
@@ -190,8 +191,10 @@ def written(events: list[SeenEvent]) -> dict[tuple[str, int], bytes]:
 
 
 @contextmanager
-def webserver_for(master: FakeWebMaster, settings: Settings | None = None) -> Iterator[Webserver]:
-    """A webserver that speaks to this master."""
+def webserver_for(
+    master: FakeWebMaster, settings: Settings | None = None, *, connect_wait_s: float = 1.0, **options: float
+) -> Iterator[Webserver]:
+    """A webserver that speaks to this master; `options` are those of `Webserver`."""
     rpc = RpcClient(
         master.endpoint,
         server_key=master.keys.public,
@@ -199,8 +202,9 @@ def webserver_for(master: FakeWebMaster, settings: Settings | None = None) -> It
         secret_key=WEB_KEYS.secret,
         max_message_bytes=8 * 1024 * 1024,
         backoff=quick_backoff(),
+        connect_wait_s=connect_wait_s,
     )
-    webserver = Webserver(settings or Settings(), listen=("127.0.0.1", 0), rpc=rpc)
+    webserver = Webserver(settings or Settings(), listen=("127.0.0.1", 0), rpc=rpc, **options)
     webserver.start()
     try:
         yield webserver
