@@ -6,6 +6,7 @@ when there are more than `most_bytes`. A cache that cannot be written is no obst
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -79,7 +80,8 @@ class ScriptCache:
             temporary.rename(self._folder / sha256)
         except OSError as error:
             logger.warning("a script cannot be kept", extra=log.fields(sha256=sha256, reason=str(error)))
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
     def _make_room(self, size: int) -> None:
         kept = sorted((entry.stat().st_mtime, entry.stat().st_size, entry) for entry in self._folder.iterdir())

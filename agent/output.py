@@ -176,11 +176,11 @@ class OutputSender(Loop):
     def _gather(self, now: float) -> Batch:
         """Pieces of all attempts that are due: one each in turn, until the message is full."""
         flows = list(self._flows.values())
-        if not flows:
+        chunk, room = self._chunk(), self._pace.budget
+        if not any(flow.due_at(chunk) <= now for flow in flows):
             return {}
         self._turn = (self._turn + 1) % len(flows)
         flows = flows[self._turn :] + flows[: self._turn]
-        chunk, room = self._chunk(), self._pace.budget
         batch: Batch = {}
         runs: dict[str, Outflow] = {}
         for number in range(self._link.terms.output_window):
