@@ -18,7 +18,7 @@ from gevent.event import AsyncResult, Event
 from common.rpc_socket import Carrier, Port, apply_options
 
 CONNECT_S = 5.0
-OPEN_S = 16.0
+OPEN_S = 26.0
 """Longest time from the start of an attempt to an open link; connecting and the handshake have shorter limits."""
 
 _HIGH_WATER = 1000
@@ -72,7 +72,12 @@ class Link:
         monitor = carrier.socket(zmq.PAIR)
         try:
             apply_options(
-                dealer, address, max_message_bytes=max_message_bytes, high_water=_HIGH_WATER, heartbeat_s=heartbeat_s
+                dealer,
+                address,
+                max_message_bytes=max_message_bytes,
+                to_send=_HIGH_WATER,
+                to_read=_HIGH_WATER,
+                heartbeat_s=heartbeat_s,
             )
             dealer.setsockopt(zmq.RECONNECT_IVL, -1)
             dealer.setsockopt(zmq.CONNECT_TIMEOUT, round(CONNECT_S * 1000))

@@ -38,6 +38,9 @@ from common.rpc_zap import DOMAIN, ServerCarrier, ZapDoor
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+# Small, because each may be as large as a message can be; answers beyond wait in the outbox, requests at their sender.
+_TO_SEND = 256
+_TO_READ = 64
 _IDLE_KEPT = 256
 _KEPT_PEERS = 50_000
 _COMPLAIN_EVERY_S = 60.0
@@ -128,13 +131,12 @@ class ServerCore:
         logger.info("rpc server stopped", extra=log.fields(endpoint=self._endpoint))
 
     def _configure(self, socket: PlainSocket, endpoint: str) -> None:
-        # Twice what one peer may have pending: an honest one never loses an answer to a full queue.
-        high_water = max(128, 2 * self._max_pending_per_peer)
         apply_options(
             socket,
             endpoint,
             max_message_bytes=self._max_message_bytes,
-            high_water=high_water,
+            to_send=_TO_SEND,
+            to_read=_TO_READ,
             heartbeat_s=self._heartbeat_s,
         )
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

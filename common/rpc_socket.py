@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 MESSAGES_PER_TURN = 200
 """Messages read from one socket in one turn of the loop before others get theirs."""
 
-HANDSHAKE_MS = 10_000
+HANDSHAKE_MS = 20_000
 """Longest time for the encrypted greeting after TCP is connected."""
 
 MAX_FRAMES = 8
@@ -151,15 +151,19 @@ def wants_ipv6(endpoint: str) -> bool:
 
 
 def apply_options(
-    socket: PlainSocket, endpoint: str, *, max_message_bytes: int, high_water: int, heartbeat_s: float
+    socket: PlainSocket, endpoint: str, *, max_message_bytes: int, to_send: int, to_read: int, heartbeat_s: float
 ) -> None:
-    """The options common to both ends; `heartbeat_s` is the interval of ZMTP's pings, three missed ones end a link."""
+    """The options common to both ends.
+
+    At most `to_send` and `to_read` messages of one connection wait in libzmq. `heartbeat_s` is the interval of ZMTP's
+    pings; three missed ones end a connection.
+    """
     beat_ms = max(1, round(heartbeat_s * 1000))
     for option, value in (
         (zmq.LINGER, 0),
         (zmq.MAXMSGSIZE, max_message_bytes + _CURVE_BYTES),
-        (zmq.SNDHWM, high_water),
-        (zmq.RCVHWM, high_water),
+        (zmq.SNDHWM, to_send),
+        (zmq.RCVHWM, to_read),
         (zmq.HEARTBEAT_IVL, beat_ms),
         (zmq.HEARTBEAT_TIMEOUT, 3 * beat_ms),
         (zmq.HEARTBEAT_TTL, 3 * beat_ms),

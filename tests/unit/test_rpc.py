@@ -247,7 +247,7 @@ def test_many_calls_at_a_time_on_one_client() -> None:
         gate.wait()
         return number
 
-    methods = {"wait": Method(wait), "echo": Method(echo)}
+    methods = {"wait": Method(wait), "echo": Method(echo, inline=True)}
     with serving(methods, max_pending_per_peer=500) as server, calling(server.endpoint) as client:
         callers = [gevent.spawn(client.call, "wait", number, timeout_s=10) for number in range(500)]
         gevent.idle()
