@@ -198,11 +198,11 @@ class Daemon:
         link.on_registered = self._registered
         link.on_ready = self._ready
         link.on_orders = orders.carry_out
+        link.on_slots = self._set_slots
         link.on_beat = self._status.refresh
         puller.on_orders = orders.carry_out
         puller.on_claims = barrier.add
         orders.on_gone = barrier.drop
-        orders.on_stale = self._output.discard
         barrier.on_begun = self._begun
         barrier.on_refusal = attempts.refused
         barrier.on_dropped = puller.wake
@@ -261,7 +261,7 @@ class Daemon:
             "version": VERSION,
             "slots": self._slots,
             "queues": self._identity.queues,
-            "labels": self._identity.labels or {},
+            "labels": self._identity.labels,  # None: never said here, so those the master knows stay
         }
 
     def _registered(self, answer: dict[str, Any], named: set[AttemptKey]) -> None:
@@ -287,6 +287,11 @@ class Daemon:
         self._puller.renew()
         for loop in (self._barrier, self._output, self._reporter):
             loop.wake()
+
+    def _set_slots(self, slots: int) -> None:
+        self._puller.slots = slots
+        self._executor.slots = slots
+        self._puller.wake()
 
     def _begun(self, holding: Holding, future: Future[ExitRecord]) -> None:
         self._puller.went_well()

@@ -34,7 +34,7 @@ class Holding:
     spec: AttemptSpec | None = None  # None for an adopted one
     refusal: str | None = None  # why it cannot be run here, though it may begin
     kill_why: str | None = None  # it is to be ended, and why
-    stale: bool = False  # its lease is gone: its outcome is told once, its output no more
+    stale: bool = False  # its lease is gone: it is ended, and its outcome told once
     doubtful: bool = (
         False  # it never ran, and only the master knows whether it was to: not told of before that is clear
     )

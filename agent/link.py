@@ -98,6 +98,7 @@ class MasterLink(Loop):
         self.on_registered: Callable[[dict[str, Any], set[AttemptKey]], None] = lambda answer, named: None
         self.on_ready: Callable[[], None] = lambda: None  # calls may go out again
         self.on_orders: Callable[[dict[str, Any], dict[str, str]], int] = lambda answer, leases: 0
+        self.on_slots: Callable[[int], None] = lambda slots: None  # how many runs a person lets this agent have
         self.on_beat: Callable[[], None] = lambda: None
         self.session = session
         self._client = client
@@ -107,6 +108,7 @@ class MasterLink(Loop):
         self._backoff = Backoff(base_s=0.5, cap_s=15.0)
         self._complaint: str | None = None
         self._beat_at: float | None = None  # None: at once
+        self._slots: int | None = None  # as the master last said
         self._unanswered = 0
         self._connections = 0  # changes of state so far
 
@@ -194,6 +196,7 @@ class MasterLink(Loop):
             return self._refused(error)
         faults.at("after-register")
         self.terms = Terms.of(self._settings, answer.get("settings"))
+        self._take_slots(answer)
         self._backoff.reset()
         self._complaint = None
         self._unanswered = 0
@@ -247,6 +250,7 @@ class MasterLink(Loop):
             return
         self._unanswered = 0
         self.draining = bool(answer.get("draining"))
+        self._take_slots(answer)
         held = f"{len(leases)} runs in hand" if len(leases) != 1 else "1 run in hand"
         drained = ", drained by a person: no new runs come" if self.draining else ""
         self.say(f"registered; last heartbeat answered at {_clock_time(self._clock)}; {held}{drained}")
@@ -255,6 +259,13 @@ class MasterLink(Loop):
         self.on_orders(answer, leases)
         self.on_beat()
         self.signal("heartbeat")
+
+    def _take_slots(self, answer: dict[str, Any]) -> None:
+        slots = answer.get("slots")
+        if type(slots) is int and slots > 0 and slots != self._slots:
+            log.change(logger, "slots", from_=self._slots, to=slots)
+            self._slots = slots
+            self.on_slots(slots)
 
     def _answer_s(self) -> float:
         return min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, 2 * self.terms.heartbeat_s))

@@ -28,13 +28,11 @@ class Killer(Protocol):
 class Orders:
     """Carries out what answers say under `cancel`, `stale` and `drop`. None of its methods waits.
 
-    `on_gone` is called for a claim that is ours no more before anything was asked; `on_stale` for an attempt whose
-    output nobody wants any more.
+    `on_gone` is called for a claim that is ours no more before anything was asked.
     """
 
     def __init__(self, holdings: Holdings, executor: Killer) -> None:
         self.on_gone: Callable[[Holding], None] = lambda holding: None
-        self.on_stale: Callable[[Holding], None] = lambda holding: None
         self._holdings = holdings
         self._executor = executor
 
@@ -70,7 +68,6 @@ class Orders:
                 return False  # the answer to begin says it, too, and says it last
             holding.stale = True
             log.change(logger, "run", level=logging.WARNING, run_id=run_id, from_="held", to="stale")
-            self.on_stale(holding)
             if holding.stage is Stage.RUNNING:
                 self.end(holding, "stale")
             return True

@@ -107,8 +107,6 @@ class OutputSender(Loop):
         """Send what this attempt writes; `adopted`: it may have written before this process began."""
         reader = self._spools.output(holding.run_id, holding.attempt)
         flow = self._flows[holding.key] = Outflow(holding.key, holding.lease, reader, adopted=adopted)
-        if holding.stale:
-            flow.discard()
         return flow
 
     def ended(self, holding: Holding, total: int) -> None:
@@ -122,13 +120,6 @@ class OutputSender(Loop):
         flow.finish(total)
         self._close_complete(flow)
         self.wake()
-
-    def discard(self, holding: Holding) -> None:
-        """The master does not want the attempt's output any more."""
-        flow = self._flows.get(holding.key)
-        if flow is not None:
-            flow.discard()
-            self._close_complete(flow)
 
     def go_on_from(self, key: AttemptKey, acked: int) -> None:
         """The master has everything below `acked` and wants what follows."""

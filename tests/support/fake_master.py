@@ -93,6 +93,7 @@ class FakeMaster:
         self.inline_script = 64 * 1024
         self.slow = False
         self.draining = False
+        self.slots: int | None = None  # set by a person
         self.need_output_once = False
         self._tokens: dict[str, str | None] = {}
         self._changed = Event()
@@ -279,6 +280,7 @@ class FakeMaster:
         ]
         return {
             "agent_id": agent.agent_id, "name": agent.name, "settings": self.terms, "running": running, "drop": drop,
+            "slots": self.slots or about["slots"],
         }  # fmt: skip
 
     def _heartbeat(self, peer: Peer, beat: dict[str, Any]) -> dict[str, Any]:
@@ -286,7 +288,8 @@ class FakeMaster:
         agent.beats.append(time.monotonic())
         if beat["session"] != agent.session:
             return {"cancel": [], "stale": [], "register": True, "draining": False}
-        return {**self._orders(peer, beat["held"]), "register": False, "draining": self.draining}
+        slots = self.slots or agent.about["slots"]
+        return {**self._orders(peer, beat["held"]), "register": False, "draining": self.draining, "slots": slots}
 
     def _orders(self, peer: Peer, held: list[list[str]]) -> dict[str, Any]:
         stale = [run_id for run_id, lease in held if self.runs[run_id].lease != lease]
@@ -371,6 +374,8 @@ class FakeMaster:
         for chunk in chunks:
             run = self.runs[chunk["run_id"]]
             if run.lease != chunk["lease"] or run.state != "running":
+                # It has no place here, and is acknowledged so that it is not sent for ever.
+                acked[run.run_id] = chunk["offset"] + chunk.get("gap", len(chunk.get("data", b"")))
                 continue
             if chunk["offset"] == run.acked:
                 self._store(run, chunk)

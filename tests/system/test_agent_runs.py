@@ -75,6 +75,21 @@ def test_scripts_fill_the_slots_and_no_more(pair: Pair) -> None:
     assert all(run.ending.exit_code == 0 for run in runs)
 
 
+def test_slots_set_by_a_person_count(pair: Pair) -> None:
+    master, host = pair
+    master.slots = 1
+    host.start(slots=4)
+    (agent,) = master.agents.values()
+    master.wait_for(lambda: agent.beats)
+    assert agent.about["slots"] == 4
+    runs = [master.offer("sleep 0.2") for _ in range(3)]
+    master.wait_for(lambda: runs[0].state == "running")
+    assert sum(run.state in ("leased", "running") for run in runs) == 1
+    master.slots = 3
+    host.wait_log("msg=slots from=1 to=3")
+    master.wait_ended(*runs)
+
+
 def test_a_large_script_is_fetched_once_in_pieces_and_kept(pair: Pair) -> None:
     master, host = pair
     body = b"#" * 700_000 + b"\necho large\n"

@@ -216,17 +216,6 @@ def test_an_attempt_without_output_is_complete_at_once() -> None:
     assert here.messages() == []
 
 
-def test_output_nobody_wants_is_not_sent() -> None:
-    here = Sending()
-    holding = here.write("a", b"hello\n")
-    here.sender.discard(holding)
-    here.clock.advance(1.0)
-    assert here.step() is None
-    here.sender.ended(holding, 6)
-    assert here.complete == [("a", 1)]
-    assert here.spools["a", 1].closed
-
-
 def test_an_answer_that_does_not_name_a_run_ends_its_sending() -> None:
     here = Sending()
     here.master.answers["output"] = [{"acked": {}, "slow": False}]
