@@ -42,7 +42,7 @@ _BACKLOG = 1024
 _TO_SEND = 256
 _TO_READ = 64
 _IDLE_KEPT = 256
-_KEPT_PEERS = 50_000
+_KEPT_PEERS = 20_000
 _COMPLAIN_EVERY_S = 60.0
 
 
@@ -281,7 +281,7 @@ class ServerCore:
             try:
                 self._carry_out(call, args)
             except gevent.GreenletExit:
-                return  # the server stops
+                return  # killed, most likely because the server stops
             finally:
                 self._forget(call)
             if self._port is None or len(self._idle) >= _IDLE_KEPT:
@@ -308,7 +308,10 @@ class ServerCore:
             self._answers.error(call.peer, call.message_id, error)
         except TypeError as error:
             self._answers.error(call.peer, call.message_id, self._judge_type_error(call, error))
-        except Exception:  # a door: the caller gets a short sentence, the log the whole story
+        except gevent.GreenletExit:
+            self._answers.error(call.peer, call.message_id, Unavailable("The master ended this call: try again."))
+            raise
+        except (Exception, gevent.Timeout):  # a door: the caller gets a short sentence, the log the whole story
             logger.exception("a method failed", extra=log.fields(method=call.name))
             self._answers.error(call.peer, call.message_id, internal_error())
         else:

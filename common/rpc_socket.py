@@ -115,12 +115,13 @@ class Port:
         if self._closed or self._pumping:
             return
         self._pumping = True
+        emptied = False
         try:
             emptied = self._read_batch()
         finally:
             self._pumping = False
-        if not emptied:
-            self._look_again()
+            if not emptied:
+                self._look_again()
 
     def _read_batch(self) -> bool:
         """Read until nothing is left (then True) or the turn is over (False)."""

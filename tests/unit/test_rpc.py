@@ -292,6 +292,34 @@ def test_a_timeout_left_behind_by_one_call_does_not_hit_the_next() -> None:
         assert client.call("echo", 1, timeout_s=5) == [1]
 
 
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_timeout_that_escapes_a_method_is_a_failure_like_any_other(inline: bool) -> None:
+    def run_out(_: Peer) -> None:
+        raise gevent.Timeout(7)  # no Exception, only a BaseException
+
+    methods = {"run_out": Method(run_out, inline=inline), "echo": Method(echo)}
+    with serving(methods) as server, RawPeer(server.endpoint) as peer:
+        peer.request(b"1", "run_out", [])
+        peer.request(b"2", "echo", [1])
+        assert peer.answer()[2][0] == "internal"
+        assert peer.answer()[2] == [[1]]
+        assert server.metrics.pending == 0
+
+
+def test_a_call_that_was_killed_is_answered() -> None:
+    began = Event()
+    methods = {"wait": Method(lambda _: began.set() or Event().wait()), "echo": Method(echo)}
+    with serving(methods) as server, calling(server.endpoint) as client:
+        caller = gevent.spawn(client.call, "wait", timeout_s=30)
+        assert began.wait(timeout=5)
+        (serving_it,) = server._pending.values()
+        gevent.kill(serving_it)
+        with pytest.raises(errors.Unavailable, match="ended this call"):
+            caller.get(timeout=5)
+        assert client.call("echo", 1, timeout_s=5) == [1]
+        assert server.metrics.pending == 0
+
+
 def test_two_servers_in_one_process_share_the_door_and_one_may_leave_first() -> None:
     with serving({"a": Method(echo)}) as first:
         with serving({"b": Method(echo)}) as second, calling(second.endpoint) as client:
