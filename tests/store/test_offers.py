@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from common import faults
+from common.errors import StoreUnavailable
 from common.model import Offer, Run, RunState, Task
 from master.lifecycle import Cancel, Due, LeaseEnd, Reopen
 from master.store.base import Store
@@ -156,6 +158,53 @@ def test_what_was_passed_over_in_a_transaction_that_failed_is_seen_again(store: 
 
     with pytest.raises(LookupError):
         store.write(claim_look_and_fail)
+    assert heads(store, "a") == [task.id]
+
+
+def test_what_is_offered_behind_a_look_in_the_same_transaction_is_seen_later(store: Store) -> None:
+    task = store.write(lambda tx: add_free(tx, 2))
+    run = must_claim(store, "a")
+
+    def look_then_release(tx: object) -> None:
+        assert tx.heads("a", None, limit=5) == []
+        release(tx, run)
+
+    def look_then_add(tx: object) -> Task:
+        assert [offer.task_id for offer in tx.heads("a", None, limit=5)] == []
+        return add_free(tx, 1, priority=1)
+
+    store.write(look_then_release)
+    assert heads(store, "a") == [task.id]
+    must_claim(store, "a")
+    urgent = store.write(look_then_add)
+    assert heads(store, "a") == [urgent.id]
+
+
+def test_a_run_given_back_for_a_retry_behind_a_look_is_seen_later(store: Store) -> None:
+    task = store.write(lambda tx: add_free(tx, 2))
+    run = store.write(lambda tx: begin(tx, claim(tx, "a")))
+
+    def look_then_fail(tx: object) -> None:
+        assert tx.heads("a", None, limit=5) == []
+        finish(tx, run, exit_code=1, retry_engine_s=5.0)
+
+    store.write(look_then_fail)
+    assert heads(store, "a") == [task.id]
+
+
+def test_what_was_passed_over_in_a_commit_that_failed_is_seen_again(store: Store) -> None:
+    task = store.write(lambda tx: add_free(tx, 2))
+
+    def claim_and_look(tx: object) -> None:
+        assert claim(tx, "a") is not None
+        assert tx.heads("a", None, limit=5) == []
+
+    faults.arm("store-before-commit=fail")
+    try:
+        with pytest.raises(StoreUnavailable):
+            store.write(claim_and_look)
+    finally:
+        faults.arm("")
     assert heads(store, "a") == [task.id]
 
 

@@ -32,6 +32,8 @@ from tests.store.making import add_addressed, add_free, alter, begin, claim, fin
 AGENTS = {"a": None, "b": ["x"], "c": ["x", "y"], "d": []}
 """Agent → the queues it serves."""
 agents = st.sampled_from(sorted(AGENTS))
+undo = st.sampled_from([False] * 5 + [True])
+ways = st.sampled_from(["hold", "release", "succeed", "fail", "retry"])
 
 
 class Undo(Exception):
@@ -51,6 +53,9 @@ class Offers(RuleBasedStateMachine):
         self.store = SqliteStore(path, readers=1)
         self.store.open()
         self.tasks: list[str] = []
+        self.add_for_anybody(2, None, "x", 1, 0)
+        self.add_for_anybody(2, ["a", "b", "c"], "x", 1, 1)
+        self.add_for_agents(["a", "b"], 1, 1, False)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -76,7 +81,7 @@ class Offers(RuleBasedStateMachine):
         names=st.lists(agents, min_size=1, max_size=3, unique=True),
         priority=st.integers(0, 2),
         parallel=st.integers(0, 2),
-        undo=st.booleans(),
+        undo=undo,
     )
     def add_for_agents(self, names: list[str], priority: int, parallel: int, undo: bool) -> None:
         task = self.do(lambda tx: add_addressed(tx, names, priority=priority, parallel=parallel), undo=undo)
@@ -97,27 +102,33 @@ class Offers(RuleBasedStateMachine):
 
         self.tasks.append(self.do(add, undo=False).id)
 
-    @rule(agent=agents, limit=st.integers(1, 3), undo=st.booleans())
-    def claim(self, agent: str, limit: int, undo: bool) -> None:
-        expected = self.store.read(lambda tx: self.usable(tx, agent, open_only=True))
-        run = self.do(lambda tx: claim(tx, agent, AGENTS[agent], limit=limit), undo=undo)
-        if not undo:
-            assert (run.task_id if run else None) == (expected[0] if expected else None)
+    @rule(turns=st.lists(st.tuples(agents, ways, undo), min_size=1, max_size=12), limit=st.integers(1, 3))
+    def work(self, turns: list[tuple[str, str, bool]], limit: int) -> None:
+        """Agents claim in turn; some keep their run, others leave it at once."""
+        for agent, way, undone in turns:
+            expected = self.store.read(lambda tx, a=agent: self.usable(tx, a, open_only=True))
+            run = self.do(lambda tx, a=agent: claim(tx, a, AGENTS[a], limit=limit), undo=undone)
+            if not undone:
+                assert (run.task_id if run else None) == (expected[0] if expected else None)
+            if run is not None and way != "hold":
+                self.leave(run, way)
+
+    @rule(data=st.data(), way=ways)
+    def leave_later(self, data: Any, way: str) -> None:
+        run = self.pick(data, frozenset({RunState.LEASED}))
+        if run is not None:
+            self.leave(run, way)
+
+    def leave(self, run: Run, way: str) -> None:
+        if way in ("release", "hold"):
+            self.do(lambda tx: release(tx, run), undo=False)
+            return
+        exit_code, retry = int(way != "succeed"), 5.0 if way == "retry" else None
+        self.do(lambda tx: finish(tx, begin(tx, run), exit_code=exit_code, retry_engine_s=retry), undo=False)
 
     def pick(self, data: Any, states: frozenset[RunState]) -> Run | None:
         runs = self.store.read(lambda tx: [run for task_id in self.tasks for run in tx.runs_in(task_id, states)])
         return data.draw(st.sampled_from(sorted(runs, key=lambda run: (run.seq, run.id)))) if runs else None
-
-    @rule(data=st.data(), how=st.sampled_from(["release", "succeed", "fail", "retry"]), undo=st.booleans())
-    def leave(self, data: Any, how: str, undo: bool) -> None:
-        run = self.pick(data, frozenset({RunState.LEASED}))
-        if run is None:
-            return
-        if how == "release":
-            self.do(lambda tx: release(tx, run), undo=undo)
-        else:
-            exit_code, retry = int(how != "succeed"), 5.0 if how == "retry" else None
-            self.do(lambda tx: finish(tx, begin(tx, run), exit_code=exit_code, retry_engine_s=retry), undo=undo)
 
     @rule(data=st.data())
     def become_due(self, data: Any) -> None:
@@ -189,5 +200,5 @@ class Offers(RuleBasedStateMachine):
 @pytest.mark.timeout(600)
 def test_the_index_agrees_with_a_scan_of_all_runs(empty_database: Path, full: bool) -> None:
     Offers.template = empty_database
-    counts = settings(max_examples=2_000 if full else 60, stateful_step_count=60 if full else 30)
+    counts = settings(max_examples=2_000 if full else 25, stateful_step_count=50 if full else 25)
     run_state_machine_as_test(Offers, settings=settings(counts, deadline=None))

@@ -13,6 +13,7 @@ from pathlib import Path
 import gevent
 import pytest
 
+from common import faults
 from common.errors import StoreFull, StoreUnavailable
 from master.store import file
 from master.store.sqlite import SqliteStore
@@ -101,6 +102,25 @@ def test_a_write_error_fails_the_batch_alone(store: SqliteStore) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     fill(store, "big")
     assert store.problem() is None
+    assert store.read(lambda tx: tx.findings()) == []
+
+
+def test_a_commit_that_fails_stores_nothing_of_its_batch_and_tells_everybody(store: SqliteStore) -> None:
+    store.write(lambda tx: add_addressed(tx, ["a"]))
+    faults.arm("store-before-commit=fail")
+    try:
+        go, holder = hold(store)
+        writers = [gevent.spawn(store.write, lambda tx: add_addressed(tx, ["b", "c"])) for _ in range(5)]
+        gevent.idle()
+        go.set()
+        gevent.joinall([holder, *writers])
+    finally:
+        faults.arm("")
+    assert all(isinstance(writer.exception, StoreUnavailable) for writer in writers)
+    assert len({id(writer.exception) for writer in writers}) == 5
+    assert total(store) == 1
+    store.write(lambda tx: add_addressed(tx, ["a"]))
+    assert total(store) == 2
     assert store.read(lambda tx: tx.findings()) == []
 
 
