@@ -124,6 +124,8 @@ class Subscription:
     def _listen(self, stream: LineStream) -> Iterator[Event]:
         self._stream = stream
         try:
+            if self._closed.is_set():  # `close` came before it could see this stream
+                return
             for message in parse(stream):
                 if self._closed.is_set():
                     return

@@ -83,39 +83,52 @@ class Follower:
         self._printed: dict[str, _Printed] = {}
         self._news: SimpleQueue[Event | Exception | object] = SimpleQueue()
         self._room = threading.Semaphore(_AHEAD)
+        self._over = False
         self._began_at = time.monotonic()
         self._told_waiting = ""
         self._progress_at = 0.0  # not before this; a busy task has thousands of events a second
 
     def follow(self) -> Task:
         """The final task. Raises `Detached`, or what kept the events from coming (`MusterError`)."""
-        threading.Thread(target=self._read, name="events", daemon=True).start()
-        with self._interrupts():
-            while self._task is None or not self._task.final:
-                try:
-                    news = self._news.get(timeout=_TICK_S)
-                except Empty:
-                    self._tick()
-                    continue
-                if news is _INTERRUPTED:
-                    self._interrupted()
-                elif isinstance(news, Exception):
-                    self._printer.end_progress()
-                    raise news
-                elif isinstance(news, Event):
-                    self._room.release()
-                    self._show(news)
-        self._end_lines()
-        self._printer.end_progress()
-        return self._task
+        subscription = self._client.events(self._task_id)
+        reader = threading.Thread(target=self._read, args=(subscription,), name="events", daemon=True)
+        try:
+            with self._interrupts():
+                reader.start()
+                while self._task is None or not self._task.final:
+                    self._next()
+            self._end_lines()
+            return self._task
+        finally:
+            self._printer.end_progress()
+            subscription.close()
+            self._over = True
+            self._room.release()
+
+    def _next(self) -> None:
+        """Wait for the next event or signal, for a moment at most, and act on it."""
+        try:
+            news = self._news.get(timeout=_TICK_S)
+        except Empty:
+            self._tick()
+            return
+        if news is _INTERRUPTED:
+            self._interrupted()
+        elif isinstance(news, Exception):
+            raise news
+        elif isinstance(news, Event):
+            self._room.release()
+            self._show(news)
 
     # Events
 
-    def _read(self) -> None:
-        """Put events into the queue until the process ends. In a thread of its own."""
+    def _read(self, subscription: Subscription) -> None:
+        """Put events into the queue until all is over. In a thread of its own."""
         try:
-            for event in events(self._client, self._task_id):
+            for event in events(self._client, self._task_id, subscription):
                 self._room.acquire()
+                if self._over:
+                    return
                 self._news.put(event)
         except Exception as error:  # the edge of the thread: whatever it is, the main thread raises it
             self._news.put(error)
@@ -213,7 +226,6 @@ class Follower:
             self._client.cancel(self._task_id)
             self._printer.say("cancelling; waiting for the scripts to end")
         elif choice is Choice.DETACH:
-            self._printer.end_progress()
             raise Detached
 
 
@@ -240,9 +252,8 @@ def ask_person(task_id: str) -> Choice:
         signal.signal(signal.SIGINT, before)
 
 
-def events(client: Client, task_id: str) -> Iterator[Event]:
+def events(client: Client, task_id: str, subscription: Subscription) -> Iterator[Event]:
     """The task's events from its first on: as a stream, or by polling where no stream comes through."""
-    subscription = client.events(task_id)
     heard = threading.Event()
     watch = threading.Thread(target=_give_up_if_silent, args=(subscription, heard), daemon=True)
     watch.start()

@@ -95,10 +95,11 @@ def server_options(command: F) -> F:
 
 
 def connect(url: str | None, token: str | None, data: Path | None) -> Client:
-    """The client for the options of `server_options`. Raises `NotConfigured`."""
+    """The client for the options of `server_options`, closed when the command ends. Raises `NotConfigured`."""
     from muster.client import Client
 
     client = Client(url, token, data=data, retry_for_s=5.0)
+    click.get_current_context().call_on_close(client.close)
     if data is not None and client.address.source != str(data.expanduser().absolute()):
         source = client.address.source
         click.echo(f"muster: --data is not used: {source} says where the server is", err=True)

@@ -5,7 +5,9 @@ Standard library only. A `Child` is what the supervisor knows of a daemon over a
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
@@ -21,6 +23,7 @@ from common.backoff import Backoff
 _PR_SET_PDEATHSIG: Final = 1
 # Loaded here: nothing may be imported or allocated at ease between fork and exec.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
+_PIPE_BYTES: Final = 512 * 1024
 BAD_CONFIGURATION: Final = 2
 
 
@@ -105,6 +108,8 @@ class Child:
         finally:
             os.close(writing)
         os.set_blocking(reading, False)
+        with contextlib.suppress(OSError):  # a bound of the system's for this user; the usual size works too
+            fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self.phase = Phase.STARTING
         self.started_at = now
         return reading

@@ -7,6 +7,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import re
 import select
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ _LONGEST_LINE: Final = 64 * 1024
 _READ: Final = 64 * 1024
 _COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _ATOMIC: Final = 4096  # a writable pipe takes as much at once without blocking
+_HARMLESS: Final = re.compile(rb"[\t\x20-\x7e]*").fullmatch
 
 
 class LineReader:
@@ -107,34 +109,36 @@ class Screen:
         self._fd = fd
         self._width = width
         self._colours = colours
-        self._roles: dict[str, str] = {}
+        self._roles: dict[str, bytes] = {}
         self._dropped = 0
         self._open = True
 
     def show(self, role: str, lines: list[bytes]) -> None:
         """Show lines of a role; as many as fit are written at once."""
         mark = self._mark(role)
-        block, count = b"", 0
+        block: list[bytes] = []
+        size = 0
         for line in lines:
-            shown = f"{mark}{neutralise(line[:_ATOMIC].decode('utf-8', 'replace'), colours=False)}\n"
-            piece = _cut(shown.encode("utf-8", "replace"))
-            if len(block) + len(piece) > _ATOMIC:
-                self._put(block, count)
-                block, count = b"", 0
-            block, count = block + piece, count + 1
+            piece = mark + (line if _HARMLESS(line) else _shown(line))
+            piece = piece[: _ATOMIC - 1] + b"\n"
+            if size + len(piece) > _ATOMIC:
+                self._put(b"".join(block), len(block))
+                block, size = [], 0
+            block.append(piece)
+            size += len(piece)
         if block:
-            self._put(block, count)
+            self._put(b"".join(block), len(block))
 
     def say(self, text: str, *, wait_s: float = 1.0) -> None:
         """Show text of our own as it is; worth waiting a moment for a screen that takes nothing."""
         if self._takes(wait_s):
             self._put(text.encode("utf-8", "replace"), 0)
 
-    def _mark(self, role: str) -> str:
+    def _mark(self, role: str) -> bytes:
         if role not in self._roles:
             padded = f"{role:<{self._width}} | "
             colour = _COLOURS[len(self._roles) % len(_COLOURS)]
-            self._roles[role] = f"\x1b[{colour}m{padded}\x1b[0m" if self._colours else padded
+            self._roles[role] = (f"\x1b[{colour}m{padded}\x1b[0m" if self._colours else padded).encode()
         return self._roles[role]
 
     def _takes(self, wait_s: float) -> bool:
@@ -153,9 +157,9 @@ class Screen:
             self._dropped += lines
             return
         if self._dropped:
-            told = f"{self._mark('muster')}{self._dropped} lines were not shown here; see the log files\n".encode()
+            told = f"{self._dropped} lines were not shown here; see the log files\n"
             self._dropped = 0
-            self._write(told)
+            self._write(self._mark("muster") + told.encode())
             if not self._takes(0.0):
                 self._dropped += lines
                 return
@@ -170,5 +174,5 @@ class Screen:
             self._open = False  # nobody reads any more; the files still get everything
 
 
-def _cut(line: bytes) -> bytes:
-    return line if len(line) <= _ATOMIC else line[: _ATOMIC - 1] + b"\n"
+def _shown(line: bytes) -> bytes:
+    return neutralise(line[:_ATOMIC].decode("utf-8", "replace"), colours=False).encode("utf-8", "replace")

@@ -24,6 +24,9 @@ from muster.launch.readiness import Readiness
 _NEVER: Final = float("inf")
 _SLOW_START_S: Final = 30.0
 _AGAIN_S: Final = 0.3
+# A pipe rests after it was read: under load lines come in batches, which cost a tenth of single ones.
+_REST_S: Final = 0.1
+_ROUNDS: Final = 8
 _LAST_ROUNDS: Final = 64
 _LONG_LIFE_S: Final = 30.0  # who lived longer than this did not die of its start
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
@@ -57,6 +60,7 @@ class Supervisor:
         self._log_dir = log_dir
         self._logs: dict[str, LogFile] = {}
         self._readers: dict[Child, LineReader] = {}  # of the present processes; older pipes may still be read
+        self._resting: dict[LineReader, tuple[Child, float]] = {}  # not watched until then
         self._selector = selectors.DefaultSelector()
         self._readiness = Readiness(self._selector, find=self._by_pid, on_ready=self._ready)
         self._caught: list[int] = []
@@ -127,11 +131,14 @@ class Supervisor:
             return
         self.say(f"{child.role} is starting (process {child.pid})")
         self._readers[child] = reader
-        self._selector.register(reader.fd, selectors.EVENT_READ, lambda: self._read(child, reader))
+        self._watch(child, reader)
 
     def _ready(self, child: Child) -> None:
         if child.phase is not Phase.STARTING:
             return
+        reader = self._readers.get(child)
+        if reader is not None:  # what it said before
+            self._read(child, reader)
         child.phase = Phase.READY
         child.was_ready = True
         self.say(f"{child.role} is ready")
@@ -239,6 +246,10 @@ class Supervisor:
 
     def _due(self, now: float) -> None:
         self._readiness.due(now)
+        for reader, (child, rested_at) in list(self._resting.items()):
+            if rested_at <= now:
+                del self._resting[reader]
+                self._watch(child, reader)
         for child in self.children:
             if child.phase is Phase.PAUSING and child.due_at <= now:
                 self._start(child, now)
@@ -260,6 +271,7 @@ class Supervisor:
         moments = [child.due_at for child in self.children if child.phase in (Phase.PAUSING, Phase.STOPPING)]
         moments += [child.again_at for child in self.children if child.phase is Phase.STOPPING]
         moments += [child.started_at + _SLOW_START_S for child in self.children if self._may_be_slow(child)]
+        moments += [rested_at for _, rested_at in self._resting.values()]
         if self._readiness.next_at is not None:
             moments.append(self._readiness.next_at)
         soonest = min(moments, default=_NEVER)
@@ -268,17 +280,23 @@ class Supervisor:
     def _may_be_slow(self, child: Child) -> bool:
         return child.phase is Phase.STARTING and child not in self._told_slow
 
-    def _read(self, child: Child, reader: LineReader, *, rounds: int = 1) -> None:
+    def _watch(self, child: Child, reader: LineReader) -> None:
+        self._selector.register(reader.fd, selectors.EVENT_READ, lambda: self._read(child, reader))
+
+    def _read(self, child: Child, reader: LineReader, *, rounds: int = _ROUNDS) -> None:
         lines, closed = reader.read(rounds=rounds)
         if lines:
             child.last_line = lines[-1].decode("utf-8", "replace").strip() or child.last_line
             self._screen.show(child.role, lines)
             self._log(child.role, lines)
+        if self._resting.pop(reader, None) is None:
+            self._selector.unregister(reader.fd)
         if closed:
             if self._readers.get(child) is reader:
                 del self._readers[child]
-            self._selector.unregister(reader.fd)
             os.close(reader.fd)
+        else:
+            self._resting[reader] = (child, time.monotonic() + _REST_S)
 
     def _log(self, role: str, lines: list[bytes]) -> None:
         if role not in self._logs:
