@@ -100,16 +100,26 @@ def reach(state_dir: Path, *, idle_exit_s: float, command: Sequence[str] = COMMA
     started_pid: int | None = None
     while True:
         try:
-            connection = connect(state_dir)
-            hello = connection.ask("hello", "hello", protocol=1, version=VERSION, pid=os.getpid())
-            return Reached(connection, int(hello["pid"]), str(hello["version"]), started_pid)
-        except (OSError, ShepherdUnavailable, KeyError) as error:
+            return _greet(connect(state_dir), started_pid)
+        except (OSError, ShepherdUnavailable) as error:
             # It may be just starting, or just ending: then the lock tells, and its successor is ours to start.
             if time.monotonic() > deadline:
                 raise ShepherdUnavailable(f"The shepherd cannot be reached: {error}") from error
         started_pid = launch(state_dir, idle_exit_s=idle_exit_s, command=command)
         if started_pid is None:
             time.sleep(_RETRY_S)
+
+
+def _greet(connection: Connection, started_pid: int | None) -> Reached:
+    try:
+        hello = connection.ask("hello", "hello", protocol=1, version=VERSION, pid=os.getpid())
+        return Reached(connection, int(hello["pid"]), str(hello["version"]), started_pid)
+    except KeyError as error:
+        connection.close()
+        raise ShepherdUnavailable(f"The shepherd's hello lacks {error}.") from error
+    except ShepherdUnavailable:
+        connection.close()
+        raise
 
 
 def connect(state_dir: Path) -> Connection:

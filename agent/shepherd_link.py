@@ -265,10 +265,10 @@ class ShepherdLink:
         poller.register(connection.socket, select.POLLIN)
         poller.register(self._wake_reader, select.POLLIN)
         number = connection.socket.fileno()
-        timeout_ms = _REAP_S * 1000 if os.getpid() == 1 else None
         while True:
-            ready = dict(poller.poll(timeout_ms))
-            if timeout_ms is not None:
+            to_reap = os.getpid() == 1 or not self._children <= {self._pid}
+            ready = dict(poller.poll(_REAP_S * 1000 if to_reap else None))
+            if to_reap:
                 self._reap()
             if self._wake_reader in ready:
                 os.read(self._wake_reader, 4096)

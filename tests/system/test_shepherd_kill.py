@@ -143,11 +143,16 @@ while True:
         os._exit(0)
     os.setsid()
 """
-    running = host.submit(b"#!/usr/bin/env python3\nimport os, time\npid = os.fork()\n" + b"""
+    running = host.submit(
+        b"#!/usr/bin/env python3\nimport os, time\npid = os.fork()\n"
+        + b"""
 if pid == 0:
-    exec('''""" + breeder + b"""''')
+    exec('''"""
+        + breeder
+        + b"""''')
 time.sleep(600)
-""")
+"""
+    )
     running.lines(1)
     running.kill("cancel", grace_s=0.1)
     record = running.record()

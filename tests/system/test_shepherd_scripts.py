@@ -175,7 +175,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 def test_the_script_file_is_the_users_alone(host: Host) -> None:
-    running = host.submit(b"#!/bin/sh\nprintf '%s\\n' \"$0\" \"$@\"; sleep 300", args=("a b", "", "é"))
+    running = host.submit(b'#!/bin/sh\nprintf \'%s\\n\' "$0" "$@"; sleep 300', args=("a b", "", "é"))
     path, *args = running.lines(4)
     assert args == ["a b", "", "é"]
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o400
@@ -227,7 +227,7 @@ def test_a_background_process_that_let_go_of_everything_is_named_too(host: Host)
 
 def test_output_that_comes_just_after_the_end_is_waited_for(host: Host) -> None:
     # The reader at the other end of a process substitution ends a little later than the script.
-    record = host.run(b"#!/bin/bash\nexec > >(while read -r line; do echo \"got $line\"; done)\necho one\necho two\n")
+    record = host.run(b'#!/bin/bash\nexec > >(while read -r line; do echo "got $line"; done)\necho one\necho two\n')
     assert host.output(record) == b"got one\ngot two\n"
     assert record.leftovers == ()
 
