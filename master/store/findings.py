@@ -30,17 +30,23 @@ class _Script(msgspec.Struct):
 
 def findings(db: sqlite3.Connection) -> list[str]:
     """All broken invariants, a sentence each."""
+    damage = list(_damage(db))
+    if damage:
+        return damage  # whatever else is asked of such a file may fail or mislead
     checks = (
-        _file, _counts, _totals, _task_states, _runs_of_tasks, _leases, _ends, _two_on_one_agent, _windows,
+        _counts, _totals, _task_states, _runs_of_tasks, _leases, _ends, _two_on_one_agent, _windows,
         _missing_offers, _spare_offers, _sets, _numbers, _scripts,
     )  # fmt: skip
     return [sentence for check in checks for sentence in islice(check(db), SHOWN_MOST)]
 
 
-def _file(db: sqlite3.Connection) -> Iterator[str]:
-    for (text,) in db.execute(f"PRAGMA quick_check({SHOWN_MOST})"):
-        if text != "ok":
-            yield f"the database file is damaged: {text}"
+def _damage(db: sqlite3.Connection) -> Iterator[str]:
+    try:
+        for (text,) in db.execute(f"PRAGMA quick_check({SHOWN_MOST})"):
+            if text != "ok":
+                yield f"the database file is damaged: {text}"
+    except sqlite3.DatabaseError as error:
+        yield f"the database file is damaged: {error}"
 
 
 def _counts(db: sqlite3.Connection) -> Iterator[str]:
@@ -179,6 +185,12 @@ def _sets(db: sqlite3.Connection) -> Iterator[str]:
     )
     for (scope,) in db.execute(sql):
         yield f"set {scope} has members listed, but no offers"
+    enrolled = {row[0] for row in db.execute("SELECT id FROM agents")}
+    for scope, members in db.execute("SELECT scope, members FROM sets WHERE waiting > 0"):
+        listed = {row[0] for row in db.execute("SELECT agent_id FROM set_members WHERE scope = ?", (scope,))}
+        missing = sorted(enrolled.intersection(msgspec.msgpack.decode(members, type=list[str])) - listed)
+        if missing:
+            yield f"set {scope} is not offered to its member {missing[0]}"
 
 
 def _numbers(db: sqlite3.Connection) -> Iterator[str]:
