@@ -86,11 +86,13 @@ class AttemptFiles:
 
         Raises FileExistsError if it was started before, other OSError if that cannot be noted.
         """
-        fd = os.open(f"{self.path}/{STARTED}", _NEW_FILE | os.O_APPEND, 0o600)
+        path = f"{self.path}/{STARTED}"
+        fd = os.open(path, _NEW_FILE | os.O_APPEND, 0o600)
         try:
             _write_all(fd, line)
         except OSError:
             os.close(fd)
+            os.unlink(path)
             raise
         return fd
 

@@ -133,7 +133,7 @@ class Executor:
             # What the journal says of an end was said before: a record that was cut short on disk does not change it.
             record = entry.record if entry is not None else None
             if record is None:
-                record = self._noted(ended[key] if key in ended else self._end_of(entries[key]))
+                record = self._noted(self._end_of(entry, ended.get(key)))
             adopted.append(_adopted(key, record.lease, _done(record)))
         self._remove_unknown({one.key for one in listing.running} | ended.keys() | entries.keys())
         for one in adopted:
@@ -143,12 +143,23 @@ class Executor:
             )
         return adopted
 
-    def _end_of(self, entry: OpenEntry) -> ExitRecord:
-        """The shepherd never had it: the agent went down between the journal and the fork, or the host did."""
+    def _end_of(self, entry: OpenEntry | None, record: ExitRecord | None) -> ExitRecord:
+        """How an attempt ended by what the journal and the shepherd know of it; one of them does."""
+        if entry is None:
+            assert record is not None
+            return record
         begin = entry.begin
-        if begin.boot_id != self._boot_id:
-            return unknown_end(begin.key, begin.lease, _REBOOTED, outcome="rebooted")
-        return unknown_end(begin.key, begin.lease, _NEVER_STARTED)
+        if record is not None and record.outcome != "interrupted":
+            return record
+        # Interrupted, or never with the shepherd: the agent went down between the journal and the fork, or the host.
+        if begin.boot_id not in ("", self._boot_id):
+            return replace(
+                record or unknown_end(begin.key, begin.lease, ""),
+                lease=begin.lease,
+                outcome="rebooted",
+                detail=_REBOOTED,
+            )
+        return replace(record, lease=begin.lease) if record else unknown_end(begin.key, begin.lease, _NEVER_STARTED)
 
     def _remove_unknown(self, known: set[AttemptKey]) -> None:
         for files in find_attempts(self._attempts):

@@ -51,12 +51,16 @@ class Flock:
         null_fd: int,
         boot_id: str,
         note: Callable[..., None],
+        fault: Callable[[str], None],
     ) -> None:
-        """`note` writes a line of log. `home_fd` is the shepherd's own directory, `null_fd` the scripts' stdin."""
+        """`note` writes a line of log, `fault` passes a fault point. `null_fd` is the scripts' stdin, `home_fd` the
+        directory in which the shepherd stands.
+        """
         self.boot_id = boot_id
         self.base_environment = base_environment()
         self.null_fd = null_fd
         self.home_fd = home_fd
+        self.fault = fault
         self.watch = loop.watch
         self.watch_writing = loop.watch_writing
         self.unwatch = loop.unwatch
@@ -202,6 +206,7 @@ class Flock:
 
     def ended(self, attempt: ForkedAttempt, held_pipes: list[int]) -> None:
         """An attempt is over: write its record, tell the agent, go on draining what others still write to."""
+        self.fault("shepherd-before-exit-record")
         record = json.dumps(attempt.record).encode()
         self.running.pop(attempt.key, None)
         self.records[attempt.key] = record
@@ -213,6 +218,7 @@ class Flock:
             self._note("exit record not written", run_id=attempt.key[0], error=error.strerror)
             self._unwritten[attempt.key] = attempt.files
             self._retry_at = time.monotonic() + _RECORD_RETRY_S
+        self.fault("shepherd-after-exit-record")
         self._door.send(b'{"event":"ended","record":%s}' % record)
 
     def _write_records(self, now: float) -> None:

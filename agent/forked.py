@@ -20,7 +20,7 @@ from agent.spool import SpoolWriter, survey
 
 TYPE_CHECKING = False  # the module typing is left out of the shepherd
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any, Protocol
 
     from agent.attempt_files import AttemptFiles
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         base_environment: dict[str, str]
         null_fd: int
         home_fd: int
+        fault: Callable[[str], None]  # passes a named fault point (common/faults.py); costs a call
 
         def look(self, *, fresh: bool = False) -> ProcessTable:
             """The process table of this round of the loop, or of this moment."""
@@ -100,7 +101,9 @@ class ForkedAttempt:
         self.began_boottime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         note = self.files.claim(json.dumps(self._identity()).encode() + b"\n")
         try:
+            self._yard.fault("shepherd-before-fork")
             self._fork(now)
+            self._yard.fault("shepherd-after-fork")
             os.write(note, json.dumps({"pid": self.pid, "began_boottime_s": self.began_boottime_s}).encode() + b"\n")
         except SpawnError as error:
             self._end(now, outcome="spawn_error", detail=str(error))

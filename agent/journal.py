@@ -74,7 +74,7 @@ class Journal:
         self._fd = -1
         self._size = 0
         self._read()
-        self._compact()
+        self._replace(self._open_lines())
 
     def open_entries(self) -> list[OpenEntry]:
         """All attempts begun and not delivered, in the order of their beginning."""
@@ -147,11 +147,25 @@ class Journal:
             self._writing = False
             batch.done = True
             self._written.notify_all()
-        if self._size > self._compact_bytes:
-            try:
-                self._compact()
-            except OSError as error:  # the old file is still good
-                logger.warning("journal not compacted", extra=log.fields(path=self._path, error=error.strerror))
+        if self._size > self._compact_bytes and not self._writing:
+            self._compact_beside()
+
+    def _compact_beside(self) -> None:
+        """Under the lock: write the file anew, letting go of the lock meanwhile. Lines that come go into the new one.
+
+        What is open and not written yet gets there twice, which does no harm.
+        """
+        content = self._open_lines()
+        self._writing = True
+        self._lock.release()
+        try:
+            self._replace(content)
+        except OSError as error:  # the old file is still good, and the next batch tries again
+            logger.warning("journal not compacted", extra=log.fields(path=self._path, error=error.strerror))
+        finally:
+            self._lock.acquire()
+            self._writing = False
+            self._written.notify_all()
 
     def _append(self, lines: bytes) -> None:
         try:
@@ -199,14 +213,16 @@ class Journal:
         except (ValueError, KeyError, TypeError):
             return False
 
-    def _compact(self) -> None:
-        """Write the open entries into a new file that takes the place of the old one."""
+    def _open_lines(self) -> bytes:
         lines = []
         for entry in self._open.values():
             lines.append(_begin_line(entry.begin))
             if entry.record is not None:
                 lines.append(_ended_line(entry.record))
-        content = b"".join(lines)
+        return b"".join(lines)
+
+    def _replace(self, content: bytes) -> None:
+        """Put a new file in the place of the old one."""
         temporary = self._path.with_name(self._path.name + ".new")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -215,10 +231,10 @@ class Journal:
                 rest = rest[os.write(fd, rest) :]
             os.fsync(fd)
             os.rename(temporary, self._path)
+            sync_directory(self._path.parent)
         except OSError:
             os.close(fd)
             raise
-        sync_directory(self._path.parent)
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._size = fd, len(content)

@@ -24,7 +24,7 @@ from common.version import VERSION
 
 TYPE_CHECKING = False  # the module typing is left out of this process
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 PROTOCOL = 1
@@ -93,6 +93,7 @@ class Shepherd:
             null_fd=os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC),
             boot_id=boot_id(boot_id_path) if boot_id_path else boot_id(),
             note=note,
+            fault=_fault_points(),
         )
 
     def recover(self) -> None:
@@ -226,6 +227,15 @@ def check_spec(spec: dict[str, Any]) -> None:
     words = [*spec["interpreter"], *spec["args"], *spec["env"].keys(), *spec["env"].values()]
     if not spec["interpreter"] or not all(isinstance(word, str) for word in words):
         raise ValueError("The request to start is not valid: interpreter, args and env hold texts.")
+
+
+def _fault_points() -> Callable[[str], None]:
+    """What passes a named fault point. Loaded only where a test arms them: it would add a third to the process."""
+    if not os.environ.get("MUSTER_FAULTS"):
+        return lambda name: None
+    from common import faults
+
+    return faults.at
 
 
 def _lock(home_fd: int) -> int:

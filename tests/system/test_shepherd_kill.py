@@ -133,8 +133,10 @@ def test_others_are_left_alone(host: Host) -> None:
 
 def test_a_process_that_breeds_while_it_is_killed_is_ended(host: Host) -> None:
     # Each generation ignores TERM and forks its successor in a session of its own, then ends.
-    breeder = b"""#!/usr/bin/env python3
+    script = b"""#!/usr/bin/env python3
 import os, signal, time
+if os.fork():
+    time.sleep(600)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
 while True:
@@ -143,16 +145,7 @@ while True:
         os._exit(0)
     os.setsid()
 """
-    running = host.submit(
-        b"#!/usr/bin/env python3\nimport os, time\npid = os.fork()\n"
-        + b"""
-if pid == 0:
-    exec('''"""
-        + breeder
-        + b"""''')
-time.sleep(600)
-"""
-    )
+    running = host.submit(script)
     running.lines(1)
     running.kill("cancel", grace_s=0.1)
     record = running.record()

@@ -104,6 +104,32 @@ def test_a_killed_shepherd_leaves_interrupted_attempts_and_no_processes(host: Ho
     assert {entry.record for entry in host.journal.open_entries()} >= {done}
 
 
+@pytest.mark.parametrize(
+    ("point", "runs", "outcomes"),
+    [
+        ("shepherd-before-fork", 0, {"interrupted"}),
+        ("shepherd-after-fork", 1, {"interrupted"}),
+        ("shepherd-before-exit-record", 1, {"interrupted"}),
+        ("shepherd-after-exit-record", 1, {"exit"}),
+    ],
+)
+def test_wherever_the_shepherd_dies_nothing_runs_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, runs: int, outcomes: set[str]
+) -> None:
+    once = tmp_path / "once"
+    once.mkdir()
+    monkeypatch.setenv("MUSTER_FAULTS", f"{point}=kill")
+    monkeypatch.setenv("MUSTER_FAULTS_ONCE", str(once))
+    witness = tmp_path / "witness"
+    with host_at(tmp_path / "state") as host:
+        record = host.run(b"echo run >> " + os.fsencode(witness) + b"; exit 3", lease="the lease")
+        assert record.outcome in outcomes
+        assert record.lease == "the lease"
+        assert host.run(b"exit 3").exit_code == 3
+    assert os.listdir(once) == [point]
+    assert len(witness.read_text().splitlines() if witness.exists() else []) <= runs
+
+
 def test_agent_and_shepherd_both_killed_and_the_next_agent_tells(host: Host) -> None:
     running = host.submit(b"echo $$; sleep 600")
     (pid,) = running.lines(1)
