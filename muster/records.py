@@ -28,6 +28,10 @@ RUN_STATES: Final = (
 )
 
 
+class BadAnswer(ValueError):
+    """The server's answer is not what such an answer must be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """Base of all answers; `raw` is the JSON object as it came."""
@@ -269,7 +273,7 @@ _NESTED: Final[Mapping[str, type[Record]]] = {"reason": Reason, "agent": AgentNa
 
 
 def read(kind: type[R], raw: Mapping[str, Any]) -> R:
-    """A record of `kind` from an answer; raises `ValueError` when it lacks what such a record must have."""
+    """A record of `kind` from an answer; raises `BadAnswer` when it lacks what such a record must have."""
     values: dict[str, Any] = {}
     for known in fields(kind):
         if known.name in raw and known.name != "raw":
@@ -277,7 +281,7 @@ def read(kind: type[R], raw: Mapping[str, Any]) -> R:
     try:
         return kind(raw=raw, **values)
     except TypeError as error:
-        raise ValueError(f"the server's answer is no {kind.__name__}: {error}") from error
+        raise BadAnswer(f"the server's answer is no {kind.__name__}: {error}") from error
 
 
 def _value(name: str, value: Any) -> Any:
@@ -289,5 +293,8 @@ def _value(name: str, value: Any) -> Any:
 
 
 def moment(text: str) -> datetime:
-    """A point in time from RFC 3339 text."""
-    return datetime.fromisoformat(text)
+    """A point in time from RFC 3339 text. Raises `BadAnswer`."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadAnswer(f"the server's answer holds no time: {text[:60]!r}") from error

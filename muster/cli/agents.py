@@ -54,6 +54,17 @@ def _labels(agent: Agent) -> str:
     return " ".join(f"{key}={value}" if value else key for key, value in sorted(agent.labels.items()))
 
 
+def _fact(name: str, value: object) -> str:
+    """A host's fact in the words of a person."""
+    from muster.cli.output import size
+
+    if isinstance(value, int) and name.startswith(("memory", "disk")):
+        return size(value)
+    if isinstance(value, list):
+        return ", ".join(str(part) for part in value)
+    return str(value)
+
+
 @agents.command("list")
 @json_option
 @server_options
@@ -68,18 +79,13 @@ def list_agents(as_json: bool, url: str | None, token: str | None, data: Path | 
 @server_options
 def show_agent(name: str, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
     """Show what is known of an agent and its host."""
-    from muster.cli.output import ago, moment, print_fields, print_json, size
+    from muster.cli.output import ago, moment, print_fields, print_json
 
     agent = connect(url, token, data).agent(name)
     if as_json:
         print_json(dict(agent.raw))
         return
-    facts = {
-        key.replace("_", " "): size(value)
-        if key.startswith(("memory", "disk")) and isinstance(value, int)
-        else str(value)
-        for key, value in agent.facts.items()
-    }
+    facts = {name.replace("_", " "): _fact(name, value) for name, value in agent.facts.items()}
     print_fields(
         {
             "agent": agent.name,

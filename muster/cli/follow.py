@@ -28,7 +28,7 @@ _TICK_S: Final = 0.25
 _FIRST_EVENT_S: Final = 10.0
 _POLL_S: Final = 1.0
 _REDRAW_S: Final = 0.1
-_AHEAD: Final = 1000  # events read and not yet shown
+_AHEAD: Final = 64  # events read and not yet shown; each may hold 256 KiB
 _QUIET_S: Final = 2.0  # after this long without a run, say what the task waits for
 
 
@@ -253,14 +253,18 @@ def ask_person(task_id: str) -> Choice:
 
 
 def events(client: Client, task_id: str, subscription: Subscription) -> Iterator[Event]:
-    """The task's events from its first on: as a stream, or by polling where no stream comes through."""
-    heard = threading.Event()
-    watch = threading.Thread(target=_give_up_if_silent, args=(subscription, heard), daemon=True)
-    watch.start()
+    """The task's events from its first on: as a stream, or by polling where no stream comes through.
+
+    Ends when the subscription is closed.
+    """
+    heard, silent = threading.Event(), threading.Event()
+    threading.Thread(target=_give_up_if_silent, args=(subscription, heard, silent), daemon=True).start()
     try:
         for event in subscription:
             heard.set()
             yield event
+        if not silent.is_set():
+            return
     except Unavailable:
         raise
     except ApiError:
@@ -271,12 +275,13 @@ def events(client: Client, task_id: str, subscription: Subscription) -> Iterator
     yield from polled(client, task_id)
 
 
-def _give_up_if_silent(subscription: Subscription, heard: threading.Event) -> None:
+def _give_up_if_silent(subscription: Subscription, heard: threading.Event, silent: threading.Event) -> None:
     """Close a stream that is open and says nothing: a proxy keeps its events back."""
     silent_s = 0.0
     while not heard.wait(_POLL_S):
         silent_s = silent_s + _POLL_S if subscription.connected else 0.0
         if silent_s >= _FIRST_EVENT_S:
+            silent.set()
             subscription.close()
             return
 

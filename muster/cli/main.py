@@ -120,13 +120,14 @@ def exit_code(error: Exception) -> int | None:
     """The exit code for an error that has something to say to the person; None for any other."""
     from muster.address import NotConfigured
     from muster.cli.options import Failure
+    from muster.records import BadAnswer
     from muster.transport import ApiError, InvalidRequest, MusterError, Unauthorized, Unavailable
 
     if isinstance(error, Failure):
         return error.exit_code
     if isinstance(error, InvalidRequest | Unauthorized):
         return 2
-    if isinstance(error, ApiError) and not isinstance(error, Unavailable):
+    if isinstance(error, BadAnswer) or (isinstance(error, ApiError) and not isinstance(error, Unavailable)):
         return 1
     return UNREACHABLE if isinstance(error, MusterError | NotConfigured) else None
 

@@ -85,13 +85,16 @@ def ago(at: datetime | None, now: datetime | None = None) -> str:
     """How long ago, in words; empty for none."""
     if at is None:
         return ""
-    return f"{span(max(0.0, ((now or datetime.now(UTC)) - at).total_seconds()))} ago"
+    passed_s = ((now or datetime.now(UTC)) - at).total_seconds()
+    return f"{span(passed_s)} ago" if passed_s >= 1 else "just now"  # also where that clock is ahead of ours
 
 
 def span(seconds: float | None) -> str:
-    """A length of time for a person, such as `0.2 s`, `42 s`, `3m 05s`, `2h 10m`; empty for none."""
+    """A length of time for a person, such as `40 ms`, `2.3 s`, `42 s`, `3m 05s`, `2h 10m`; empty for none."""
     if seconds is None:
         return ""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from muster.cli.options import Failure, connect, json_option, seconds, server_options
+from muster.cli.options import connect, json_option, seconds, server_options
 
 if TYPE_CHECKING:
     from muster.client import Client, Explanation, Run, Task
@@ -120,7 +120,7 @@ def _print_runs(runs: list[Run]) -> None:
         if run.silent_since is not None and not run.final:
             told.append("its host is silent")
         if run.leftovers:
-            told.append(f"{len(run.leftovers)} processes left over")
+            told.append(f"processes left over: {len(run.leftovers)}")
         return "; ".join(text for text in told if text)
 
     rows = (
@@ -149,6 +149,8 @@ def why(run: str, as_json: bool, url: str | None, token: str | None, data: Path 
     from muster.terminal import plain
 
     found = _explanations(connect(url, token, data), run)
+    if not found and not as_json:
+        click.echo(f"all runs of this task have ended; `muster show {run}` tells how")
     if as_json:
         print_json([dict(explanation.raw) for explanation in found])
         return
@@ -169,8 +171,6 @@ def _explanations(client: Client, wanted: str) -> list[Explanation]:
             runs = [run for run in client.runs(wanted) if not run.final]
         except NotFound:
             raise no_run from None
-    if not runs:
-        raise Failure(f"all runs of task {wanted} have ended; `muster show {wanted}` tells how", exit_code=0)
     return [client.why(run.id) for run in runs[:50]]
 
 

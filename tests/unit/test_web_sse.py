@@ -56,7 +56,9 @@ def test_an_id_from_before_the_log_or_from_the_future_has_no_place(event_id: int
 
 
 def test_a_log_from_the_very_beginning_does_not_take_id_0_for_a_place() -> None:
-    assert EventLog(base_id=0).place(0) is None
+    log = EventLog(base_id=0)
+    log.append(entry(log, 1), limit=1000)
+    assert log.place(0) is None and log.place(ID_STEP) == (1, {})
 
 
 def test_what_went_out_of_the_log_still_counts_as_published() -> None:
