@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from bench.system import System, _cpu_s, percentile, rss_mb
+from bench.system import System, cpu_s_of, percentile, rss_mb
 
 AGENTS = 1000
 PROCESSES = 2
@@ -80,9 +80,9 @@ def _names(system: System) -> list[str]:
 
 
 def _idle_percent(pid: int) -> float:
-    before = _cpu_s(pid)
+    before = cpu_s_of(pid)
     time.sleep(IDLE_S)
-    return (_cpu_s(pid) - before) / IDLE_S * 100
+    return (cpu_s_of(pid) - before) / IDLE_S * 100
 
 
 def _fan_out(system: System, processes: list[subprocess.Popen[str]], names: list[str]) -> tuple[float, float]:

@@ -80,7 +80,7 @@ class System:
 
     def cpu_s(self) -> float:
         """User and system seconds of all our processes so far, scripts that were waited for included."""
-        return sum(_cpu_s(pid) for pid in self.pids())
+        return sum(cpu_s_of(pid) for pid in self.pids())
 
     def pids(self) -> dict[int, str]:
         """Process id → role of everything that works for this system."""
@@ -117,7 +117,8 @@ class System:
         self.close()
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s_of(pid: int) -> float:
+    """User and system seconds of a process and of its children that were waited for; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
