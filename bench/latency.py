@@ -30,7 +30,7 @@ def run() -> list[dict[str, Any]]:
             if number >= 20:
                 ours.append((middle - begin) * 1000)
                 bare.append((end - middle) * 1000)
-    row = {"figure": "a", "what": "POST /tasks, Prefer: wait, true", "unit": "ms"}
+    row: dict[str, Any] = {"figure": "a", "what": "POST /tasks, Prefer: wait, true", "unit": "ms"}
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         row[name] = round(percentile(ours, share), 2)
         row[f"baseline_{name}"] = round(percentile(bare, share), 2)
