@@ -143,10 +143,7 @@ class Reporter(Loop):
                 lacking.append((result.key, acked if type(acked) is int else 0))
             else:
                 taken.append(result.key)
-                log.change(
-                    logger, "run", run_id=result.run_id, attempt=result.attempt,
-                    from_="ended", to="delivered", outcome=result.ending.outcome, taken=word,
-                )  # fmt: skip
+                _log_taken(result, word)
         self._told += len(taken)
         if taken:
             self.on_taken(taken)
@@ -170,6 +167,15 @@ class Reporter(Loop):
                 "results not taken", extra=log.fields(reason=error.message, results=count, next_try_s=round(delay_s, 2))
             )
         return delay_s
+
+
+def _log_taken(result: Result, word: str) -> None:
+    # Every run would have this line beside the one of its end: only what is out of the ordinary is shown to everybody.
+    level = logging.DEBUG if word == "stored" else logging.WARNING
+    log.change(
+        logger, "run", level=level, run_id=result.run_id, attempt=result.attempt,
+        from_="ended", to="delivered", outcome=result.ending.outcome, taken=word,
+    )  # fmt: skip
 
 
 def _as_wire(result: Result) -> dict[str, Any]:

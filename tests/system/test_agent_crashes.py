@@ -249,6 +249,7 @@ def test_a_master_that_answers_nothing_is_left_for_a_new_connection(short_path: 
         master.wait_ended(run)
 
 
+@pytest.mark.timeout(7200)
 def test_descriptors_stay_few_over_reconnects(pair: Pair, full: bool) -> None:
     master, host = pair
     process = host.start()
