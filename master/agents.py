@@ -45,13 +45,14 @@ class Agents:
         self._keys = keys
         self._settings = settings
 
-    def take_over(self, agents: Sequence[Agent], *, now_s: float, last_commit_ms: int) -> None:
+    def take_over(self, agents: Sequence[Agent], *, silent: set[str], now_s: float, last_commit_ms: int) -> None:
         """After a start: all known agents. One that was heard about until the last commit counts as online until it
-        has had its time to speak; the others as offline."""
+        has had its time to speak; the others, and those with runs marked `silent`, as offline."""
         idle_s = self._settings.offline_after * self._settings.heartbeat_idle
         for agent in agents:
             quiet_s = (last_commit_ms - (agent.last_seen_at_ms or 0)) / 1000
             online = agent.last_seen_at_ms is not None and quiet_s <= self._settings.facts_interval + idle_s
+            online = online and agent.id not in silent
             presence = self._fleet.put(agent, now_s=now_s, online=online)
             presence.expect_s = now_s + idle_s
 
@@ -68,7 +69,7 @@ class Agents:
             presence.online = True
             self._leases.renew_all(presence.agent.id, now_s=now.engine_s)
             self.note_state(presence, AgentState.OFFLINE)
-            gevent.spawn(self._returned, presence.agent.id)
+            gevent.spawn(self._returned, presence)
 
     def beat(self, presence: Presence, beat: Beat) -> list[str]:
         """A heartbeat of the process that registered: the runs it names but does not hold. Never waits."""
@@ -90,17 +91,24 @@ class Agents:
             skew_s = (wall_ms - self._ledger.clock.now().wall_ms) / 1000
             presence.facts = {**presence.facts, "clock_skew": round(skew_s, 3)}
 
-    def _returned(self, agent_id: str) -> None:
-        def hear(change: Change) -> None:
+    def _returned(self, presence: Presence) -> None:
+        agent_id, heard_ms = presence.agent.id, presence.heard_ms
+
+        def hear(change: Change) -> Agent | None:
             for run in change.tx.runs_held(agent_id):
                 if run.silent_since_ms is not None:
                     change.move(run, Heard())
             change.event("agent", task_id=None)
+            stored = change.tx.get_agent(agent_id)
+            return None if stored is None else saved(change, stored, evolve(stored, last_seen_at_ms=heard_ms))
 
         try:
-            self._ledger.change(hear)
+            stored = self._ledger.change(hear)
         except MusterError as error:
             logger.warning("return not stored", extra=log.fields(agent_id=agent_id, why=error.message))
+            return
+        if stored is not None:
+            self._fleet.put(stored, now_s=presence.heard_s)
 
     def silence_s(self, agent_id: str) -> float | None:
         """For how long an offline agent has been silent; None while it counts as heard."""

@@ -52,8 +52,9 @@ logger = logging.getLogger(__name__)
 
 STORE_FILE = "muster.db"
 OUTPUT_FILE = "output.db"
-_FAREWELL_S = 0.2
-"""Time for the last answers to leave before the doors close."""
+_FAREWELL_TURNS = 20
+_FAREWELL_TURN_S = 0.05
+"""The doors close when nothing waits any more, or after so many turns; one turn more lets the last answers leave."""
 
 
 def main(
@@ -247,7 +248,8 @@ class Master:
 
         agents, runs = self.store.read(held)
         now_s = self.engine_clock.now_s()
-        self.agents.take_over(agents, now_s=now_s, last_commit_ms=mark[1])
+        silent = {run.agent_id for run, _ in runs if run.silent_since_ms is not None and run.agent_id is not None}
+        self.agents.take_over(agents, silent=silent, now_s=now_s, last_commit_ms=mark[1])
         self.leases.load(runs, now_s=now_s)
 
     def _advertised(self) -> str:
@@ -269,7 +271,7 @@ class Master:
         self.pulls.close()
         self.feed.close()
         self.waits.wake_all()
-        gevent.sleep(_FAREWELL_S)
+        self._say_farewell()
         self.agent_server.stop()
         self.web_server.stop()
         self.ledger.close()
@@ -277,6 +279,17 @@ class Master:
         self.lag.stop()
         self.store.close()
         self.output.close()
+
+    def _say_farewell(self) -> None:
+        servers = (self.agent_server, self.web_server)
+        for _ in range(_FAREWELL_TURNS):
+            waited = any(server.metrics.pending for server in servers)
+            if waited:
+                gevent.sleep(_FAREWELL_TURN_S)
+            if not any(server.metrics.pending for server in servers):
+                if waited:
+                    gevent.sleep(_FAREWELL_TURN_S)
+                return
 
 
 def _own_address() -> str:

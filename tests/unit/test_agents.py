@@ -258,6 +258,7 @@ def test_an_agent_known_offline_stays_so_over_a_restart_and_one_that_was_online_
     a, b = here.agent("a"), here.agent("b")
     here.advance(OFFLINE_S + 100.0, step=1.0)
     b.beat()
+    here.web("ready")  # goes through the store behind what the return brings about
     here.restart()
     assert (state(here, "a"), state(here, "b")) == ("offline", "online")
     here.advance(OFFLINE_S)

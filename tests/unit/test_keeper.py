@@ -127,7 +127,7 @@ def test_an_agent_is_not_lost_before_it_is_offline(here: MasterHere) -> None:
 def test_lost_after_0_waits_for_the_host(here: MasterHere) -> None:
     a = here.agent("a")
     task, claim = running(here, a, lost_after=0.0)
-    here.advance(2_000.0, step=1.0)
+    here.advance(300.0, step=1.2)
     assert here.states(task) == ["running"]
     a.beat()
     assert a.end(claim) == "stored"
@@ -136,7 +136,7 @@ def test_lost_after_0_waits_for_the_host(here: MasterHere) -> None:
 def test_an_agent_that_comes_back_has_the_full_lease_for_what_it_names_late(here: MasterHere) -> None:
     a = here.agent("a")
     task, _ = running(here, a, lost_after=0.0)
-    here.advance(500.0, step=1.0)
+    here.advance(200.0, step=1.2)
     held, a.held = a.held, {}
     live(here, a, LEASE_S - 10.0)
     a.held = held
@@ -172,6 +172,17 @@ def test_a_restart_gives_every_lease_its_full_length_anew(here: MasterHere) -> N
     assert (here.states(claimed), here.states(begun)) == (["leased"], ["running"])
     here.advance(6.0)
     assert here.states(claimed) == ["ready"]
+
+
+def test_a_run_that_was_silent_before_a_restart_is_heard_of_again_after_it(here: MasterHere) -> None:
+    a = here.agent("a")
+    task, claim = running(here, a)
+    here.advance(OFFLINE_S + 1.0)
+    here.restart(a)
+    a.register(held=[[claim["run_id"], claim["attempt"], claim["lease"]]])
+    here.web("ready")
+    (run,) = here.runs(task)
+    assert (run["state"], run["silent_since_ms"]) == ("running", None)
 
 
 def test_after_a_restart_agents_go_on_with_what_they_hold(here: MasterHere) -> None:
@@ -254,7 +265,7 @@ def test_expires_0_never_expires_and_a_retry_does_not_either(here: MasterHere) -
     task = here.submit(targets=["a"], expires=5.0)
     here.advance(6.0)
     here.web("retry_task", task["id"], "failed")
-    here.advance(3_000.0, step=1.0)
+    here.advance(300.0, step=1.2)
     assert (here.states(never), here.states(task)) == (["ready"], ["ready"])
 
 

@@ -156,9 +156,7 @@ def test_a_parked_pull_is_answered_when_work_comes(here: MasterHere) -> None:
     (a,) = agents(here, 1)
     waiting = gevent.spawn(a.pull, 1, wait_s=30.0)
     while not here.master.pulls.parked:
-        gevent.idle()
-        gevent.get_hub().loop.update_now()
-        here.web("ready")
+        here.web("list_agents", 1, None)
     here.submit(targets=["a0"])
     assert len(waiting.get(timeout=10)["runs"]) == 1
 
@@ -269,8 +267,8 @@ def test_a_queue_goes_to_those_that_serve_it(here: MasterHere) -> None:
 
 def test_closed_tasks_at_the_head_hold_nobody_up_for_long(here: MasterHere) -> None:
     (a,) = agents(here, 1)
-    for _ in range(320):
-        here.web("pause_task", here.submit(targets=["a0"])["id"])
+    calls = [gevent.spawn(lambda: here.web("pause_task", here.submit(targets=["a0"])["id"])) for _ in range(320)]
+    gevent.joinall(calls, raise_error=True)
     behind = here.submit(targets=["a0"])
     (claim,) = a.claim()
     assert claim["task_id"] == behind["id"]
@@ -348,7 +346,7 @@ def test_kill_on_stop_is_told_at_once_through_a_parked_pull(here: MasterHere) ->
 
 
 def test_it_fires_once(here: MasterHere) -> None:
-    a, b, c = agents(here, 3)
+    a, b, _c = agents(here, 3)
     task = here.submit(targets=names(3), fail_count=1)
     (claim_a,), (claim_b,) = a.claim(), b.claim()
     a.begin(claim_a)
