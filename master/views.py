@@ -182,7 +182,7 @@ def groups(runs: Iterable[Run], *, agent_of: AgentOf) -> list[dict[str, Any]]:
         ref = _agent_ref(run.agent_id, agent_of)
         if ref is not None and len(group["names"]) < NAMES_MOST:
             group["names"].append(ref["name"])
-    return sorted(found.values(), key=lambda group: -group["count"])
+    return sorted(found.values(), key=lambda group: (-group["count"], str(list(group.values())[:4])))
 
 
 _NONE = Ending(outcome="exit")  # type: ignore[arg-type]  # stands in for an end that is not there yet
