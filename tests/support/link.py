@@ -71,9 +71,10 @@ class Link:
         self._started.set()
         self._loop.run_forever()
         server.close()
-        for task in asyncio.all_tasks(self._loop):
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
             task.cancel()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
     async def _listen(self) -> asyncio.Server:
         self._flowing = asyncio.Event()
