@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,6 +13,10 @@ from muster.launch import ports
 
 if TYPE_CHECKING:
     from common.errors import MusterError
+
+
+# Of a file or directory that is not as it must be; a full disk, for one, is not among them.
+_FOR_A_PERSON: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
 
 
 def address(text: str, default_port: int) -> ports.HostPort:
@@ -32,10 +37,13 @@ def _end(code: int) -> None:
     click.get_current_context().exit(code)
 
 
-def _failure(error: MusterError) -> Failure:
+def _failure(error: MusterError | OSError) -> Failure:
     """How a daemon ends that could not start: 2 if a person has to mend something, 1 if time alone may do it."""
     from common.errors import Conflict, Unavailable
 
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Failure(f"{where}{error.strerror or error}", exit_code=2 if error.errno in _FOR_A_PERSON else 1)
     return Failure(error.message, exit_code=1 if isinstance(error, Unavailable | Conflict) else 2)
 
 
@@ -60,7 +68,7 @@ def master(data: Path | None, rpc: str, web_rpc: str, config: Path | None, **fla
             web_listen=str(address(web_rpc, 7442)),
             advertise=chosen.advertise or None,
         )
-    except MusterError as error:
+    except (MusterError, OSError) as error:
         raise _failure(error) from error
     _end(code)
 
@@ -83,7 +91,7 @@ def web(data: Path | None, listen: str, rpc: str, config: Path | None, **flags: 
             listen=str(address(listen, 7440)),
             master_endpoint=f"tcp://{address(rpc, 7442)}",
         )
-    except MusterError as error:
+    except (MusterError, OSError) as error:
         raise _failure(error) from error
     _end(code)
 
@@ -136,6 +144,6 @@ def agent(
             queues=list(queues) or None,
             master_endpoint=f"tcp://{address(rpc, 7441)}" if rpc else None,
         )
-    except MusterError as error:
+    except (MusterError, OSError) as error:
         raise _failure(error) from error
     _end(code)

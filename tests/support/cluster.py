@@ -113,6 +113,10 @@ class _Base:
         """What a role has logged so far."""
         raise NotImplementedError
 
+    def _child(self, role: str) -> Spawned | None:
+        """The process of a role that is a child of the test's own."""
+        return self.extra_agents.get(role)
+
     # The client's side
 
     @property
@@ -131,7 +135,8 @@ class _Base:
     def agents(self) -> list[str]:
         """Names of the agents that this cluster started, local ones first."""
         folder = self.data_dir / "agents"
-        kept = json.loads((folder / "numbers.json").read_text("utf-8")) if folder.is_dir() else {}
+        numbers = folder / "numbers.json"
+        kept = json.loads(numbers.read_text("utf-8")) if numbers.exists() else {}
         return sorted(kept, key=lambda name: kept[name])[: self.wanted_agents] + list(self.extra_agents)
 
     def state_dir(self, agent: str) -> Path:
@@ -143,6 +148,21 @@ class _Base:
         if "targets" not in options and "count" not in options:
             options["count"] = 1
         return self.client.wait(self.client.submit(script, **options).id, timeout_s=timeout_s)
+
+    def start_script(self, script: str, *, timeout_s: float = 30.0, **options: Any) -> Task:
+        """Submit a shell script (to any one agent, unless told) and wait until its first line has really run.
+
+        A run may count as running a moment before that: from its begin on.
+        """
+        if "targets" not in options and "count" not in options:
+            options["count"] = 1
+        task = self.client.submit(f"echo begun\n{script}", **options)
+
+        def begun() -> bool:
+            return all(self.client.output_at(run.id).data.startswith(b"begun\n") for run in self.client.runs(task.id))
+
+        until(begun, "the script runs", timeout_s=timeout_s)
+        return task
 
     def output(self, task: Task | str, *, agent: str | None = None) -> bytes:
         """All output of a task's only run, or of its run on `agent`."""
@@ -197,6 +217,9 @@ class _Base:
         """kill -9, and wait until the process is gone; answers what its pid was."""
         pid = self.signal(role, signal.SIGKILL)
         wait_gone(pid)
+        child = self._child(role)
+        if child is not None and child.pid == pid:
+            child.wait()
         return pid
 
     def freeze(self, role: str) -> int:
@@ -233,14 +256,14 @@ class _Base:
     # More agents
 
     def add_agent(self, name: str, *options: str, environ: Mapping[str, str] | None = None) -> Spawned:
-        """Enrol another agent with a join token, as on a new host, and wait until it is online."""
+        """Enrol another agent with a join token, as on a new host, and wait until it is registered."""
         token = self.client.agent_token().token
         agent = self._spawn_agent(name, "--join", token, "--name", name, *options, environ=environ)
-        self.wait_agent(name)
+        agent.notified()
         return agent
 
     def restart_agent(self, name: str, *options: str, environ: Mapping[str, str] | None = None) -> Spawned:
-        """Start an agent of `add_agent` again from its state directory."""
+        """Start an agent of `add_agent` again from its state directory; does not wait for it."""
         return self._spawn_agent(name, *options, environ=environ)
 
     def _spawn_agent(self, name: str, *options: str, environ: Mapping[str, str] | None) -> Spawned:
@@ -259,6 +282,10 @@ class _Base:
             self.stop()
         finally:
             end_all(self.mark, self.path)
+            for role in ("up", "master", "web", *self.agents):
+                child = self._child(role)
+                if child is not None:
+                    child.wait()
 
     def _print_logs(self) -> None:
         for role in ("master", "web", *self.agents):
@@ -270,6 +297,9 @@ class Cluster(_Base):
     """One `muster up` and its daemons. A role that was killed is restarted by it; see `wait_restarted`."""
 
     up: Spawned
+
+    def _child(self, role: str) -> Spawned | None:
+        return getattr(self, "up", None) if role == "up" else super()._child(role)
 
     def start(self) -> None:
         """Start `muster up` and wait until all agents are online."""
@@ -316,13 +346,6 @@ class Cluster(_Base):
         self.up.expect(rf"\| {re.escape(role)} is ready", after=begun, timeout_s=timeout_s)
         return pid
 
-    def kill(self, role: str) -> int:
-        """kill -9, and wait until the process is gone; answers what its pid was."""
-        pid = super().kill(role)
-        if role == "up":
-            self.up.wait()
-        return pid
-
     def restart(self, role: str) -> int:
         """kill -9 a role and wait until its successor is ready; answers the new pid."""
         return self.wait_restarted(role, after=self.kill(role))
@@ -348,17 +371,15 @@ class Daemons(_Base):
         self.web_rpc = ports.settle(ports.parse("127.0.0.1:0"), option="web")
         self.data_dir.mkdir(mode=0o700, exist_ok=True)
         prepare(self.data_dir, agents=self.wanted_agents, endpoint=f"tcp://{self.rpc.near}")
-        self.begin("master")
-        self.begin("web")
-        until((self.data_dir / "admin.token").exists, "the master has written admin.token", timeout_s=START_S)
+        for role in ("master", "web", *self.agents):
+            self.begin(role).notified(START_S)
         self.wait_ready()
-        for name in self.agents:
-            self.begin(name)
-        for name in self.agents:
-            self.wait_agent(name)
+
+    def _child(self, role: str) -> Spawned | None:
+        return getattr(self, "running", {}).get(role) or super()._child(role)
 
     def begin(self, role: str, *options: str, environ: Mapping[str, str] | None = None) -> Spawned:
-        """Start a role (again); does not wait for it to be ready."""
+        """Start a role (again); `.notified()` of the answer waits until it is ready."""
         known = {
             "master": ("--data", str(self.data_dir), "--rpc", str(self.rpc), "--web-rpc", str(self.web_rpc)),
             "web": ("--data", str(self.data_dir), "--listen", str(self.listen), "--rpc", str(self.web_rpc)),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import select
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -18,7 +20,10 @@ MARK = "MUSTER_TEST_MARK"
 
 
 class Spawned:
-    """A process whose lines (stdout and stderr together) can be waited for. Its environment carries `mark`."""
+    """A process whose lines (stdout and stderr together) can be waited for. Its environment carries `mark`.
+
+    `notified` tells when it has said that it is ready, as daemons do (`common.notify`).
+    """
 
     def __init__(
         self, argv: Sequence[str], *, environ: Mapping[str, str] | None = None, mark: str, cwd: Path | None = None
@@ -27,12 +32,15 @@ class Spawned:
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._closed = False
+        self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        name = f"muster-test-{secrets.token_hex(8)}"
+        self._notify.bind("\0" + name)
         self.process = subprocess.Popen(
             self.argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environ or {}), MARK: mark},
+            env={**os.environ, "NOTIFY_SOCKET": "@" + name, **(environ or {}), MARK: mark},
             cwd=cwd,
             start_new_session=True,
         )
@@ -56,6 +64,21 @@ class Spawned:
             raise AssertionError(f"process {self.pid} goes on after {timeout_s:g} s\n{self.tail()}") from None
         self._reader.join(1.0)  # a child of its may hold the pipe
         return code
+
+    def notified(self, timeout_s: float = 30.0) -> None:
+        """Wait until it says that it is ready. Raises `AssertionError` when it does not, or has ended."""
+        deadline = time.monotonic() + timeout_s
+        fd = os.pidfd_open(self.pid)
+        try:
+            while True:
+                left_s = max(0.0, deadline - time.monotonic())
+                there = select.select([self._notify, fd], [], [], left_s)[0]
+                if self._notify not in there:
+                    raise AssertionError(f"process {self.pid} is not ready after {timeout_s:g} s\n{self.tail()}")
+                if b"READY=1" in self._notify.recv(4096).split(b"\n"):
+                    return
+        finally:
+            os.close(fd)
 
     def mark(self) -> int:
         """A point in the output for `expect(after=…)`."""
@@ -90,6 +113,7 @@ class Spawned:
                 with self._news:
                     self.lines.append(raw.decode("utf-8", "replace").rstrip("\n"))
                     self._news.notify_all()
+        self._notify.close()
         with self._news:
             self._closed = True
             self._news.notify_all()

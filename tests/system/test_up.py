@@ -77,11 +77,10 @@ def test_a_second_start_is_refused_with_the_first_ones_pid(shared: Cluster) -> N
 @pytest.mark.parametrize("role", ["master", "web", "agent"])
 def test_a_daemon_that_was_killed_is_restarted_and_work_goes_on(role: str, tmp_path: Path) -> None:
     with Cluster(tmp_path / "m") as cluster:
-        task = cluster.client.submit("sleep 2; echo done", count=1)
-        until(lambda: cluster.client.task(task.id).state == "running", "the script runs")
+        task = cluster.start_script("sleep 2; echo done")
         cluster.restart(role if role != "agent" else cluster.agents[0])
         assert cluster.client.wait(task.id, timeout_s=40).state == "succeeded"
-        assert cluster.output(task) == b"done\n"
+        assert cluster.output(task) == b"begun\ndone\n"
         assert cluster.up.expect(r"died \(SIGKILL\); it is started again in")
         assert cluster.client.verify().findings == []
 
@@ -152,8 +151,7 @@ def test_settings_from_file_environment_and_flag_reach_the_daemons_and_no_script
 
 def test_stopping_waits_for_scripts(tmp_path: Path) -> None:
     with Cluster(tmp_path / "m", settings={"drain": 20}) as cluster:
-        task = cluster.client.submit("sleep 1.5; echo finished", count=1)
-        until(lambda: cluster.client.task(task.id).state == "running", "the script runs")
+        task = cluster.start_script("sleep 1.5; echo finished")
         cluster.up.send(signal.SIGINT)
         cluster.up.expect("scripts that run now may end within .*; Ctrl-C once more ends them at once")
         assert cluster.up.wait(30) == 0
@@ -161,13 +159,12 @@ def test_stopping_waits_for_scripts(tmp_path: Path) -> None:
         assert [line.split("|")[1].split()[0] for line in stopped] == [cluster.agents[0], "web", "master"]
         cluster.start()
         assert cluster.client.task(task.id).state == "succeeded"
-        assert cluster.output(task) == b"finished\n"
+        assert cluster.output(task) == b"begun\nfinished\n"
 
 
 def test_a_second_ctrl_c_ends_scripts_as_interrupted(tmp_path: Path) -> None:
     with Cluster(tmp_path / "m", settings={"drain": 60}) as cluster:
-        task = cluster.client.submit("sleep 300 & sleep 300", count=1)
-        until(lambda: cluster.client.task(task.id).state == "running", "the script runs")
+        task = cluster.start_script("sleep 300 & sleep 300")
         began = time.monotonic()
         cluster.up.send(signal.SIGINT)
         cluster.up.expect("Ctrl-C once more")
@@ -183,8 +180,7 @@ def test_a_second_ctrl_c_ends_scripts_as_interrupted(tmp_path: Path) -> None:
 
 def test_everything_dies_with_a_supervisor_that_is_killed_and_a_new_start_takes_over(tmp_path: Path) -> None:
     with Cluster(tmp_path / "m") as cluster:
-        task = cluster.client.submit("sleep 3; echo survived", count=1)
-        until(lambda: cluster.client.task(task.id).state == "running", "the script runs")
+        task = cluster.start_script("sleep 3; echo survived")
         daemons = [cluster.pid(role) for role in ("master", "web", cluster.agents[0])]
         shepherds = cluster.shepherds(cluster.agents[0])
         cluster.kill("up")
@@ -193,7 +189,7 @@ def test_everything_dies_with_a_supervisor_that_is_killed_and_a_new_start_takes_
         assert [alive(pid) for pid in shepherds] == [True]
         cluster.start()
         assert cluster.client.wait(task.id, timeout_s=30).state == "succeeded"
-        assert cluster.output(task) == b"survived\n"
+        assert cluster.output(task) == b"begun\nsurvived\n"
 
 
 def test_shepherds_end_by_themselves_when_nobody_comes_back(tmp_path: Path) -> None:
