@@ -189,7 +189,10 @@ class Channel:
         return position, target
 
     def _snapshot(self, task_id: str) -> tuple[list[bytes], list[bytes], Sent]:
-        """Events to tell before the output and behind it, and the marks up to which output belongs to the snapshot."""
+        """Events to tell before the output and behind it, and the marks up to which output belongs to the snapshot.
+
+        An end whose output was not published in full is left to the log.
+        """
         task = self._master.get_task(task_id)
         over = task["state"] in TASK_FINAL_STATES
         first = [event("task", _encode(wording.task_under_way(task) if over else wording.task(task)))]
@@ -198,12 +201,14 @@ class Channel:
         for view in self._runs(task_id):
             mark = self._known_mark(view)
             target[view["id"]] = mark
-            worded = event("run", _encode(wording.run(view)))
-            if view["state"] in FINAL_STATES and mark.offset:
-                first.append(event("run", _encode(wording.run_under_way(view))))
-                last.append(worded)
+            if view["state"] not in FINAL_STATES or not view.get("output_bytes"):
+                first.append(event("run", _encode(wording.run(view))))
+                continue
+            first.append(event("run", _encode(wording.run_under_way(view))))
+            if not self.output or mark >= Mark(view["attempt"], view["output_bytes"]):
+                last.append(event("run", _encode(wording.run(view))))
             else:
-                first.append(worded)
+                over = False
         if over:
             last.append(event("task", _encode(wording.task(task))))
         return first, last, target

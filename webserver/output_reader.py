@@ -41,7 +41,9 @@ class OutputReader:
             if answer is None:
                 limit = READ_BYTES if end is None else min(READ_BYTES, end - offset)
                 answer = self._read(run_id, attempt, offset, limit)
-            yield from pieces(answer)
+            for piece in pieces(answer):
+                if end is None or piece.offset < end:
+                    yield piece if end is None else _up_to(piece, end)
             behind = answer["next_offset"]
             if behind <= offset or (end is None and behind >= answer["size"]):
                 return
@@ -50,3 +52,10 @@ class OutputReader:
     def _read(self, run_id: str, attempt: int | None, offset: int, limit: int) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = self.master.read("read_output", run_id, attempt, "all", offset, limit)
         return answer
+
+
+def _up_to(piece: Piece, end: int) -> Piece:
+    """The piece without what lies behind `end`: a limit counts bytes, and a gap among them carries it further."""
+    if piece.mark.offset <= end:
+        return piece
+    return Piece(piece.stream, piece.offset, piece.content[: end - piece.offset], Mark(piece.mark.attempt, end))

@@ -128,7 +128,7 @@ class EventLog:
 
         None when the log does not reach back so far, or not up to there.
         """
-        if not 0 < self._base_id <= event_id <= self.last_id:
+        if event_id == 0 or not self._base_id <= event_id <= self.last_id:
             return None
         marks = dict(self._base_marks)
         for number, entry in enumerate(self._entries):

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import gevent
 from gevent.event import Event
 
 from common import auth
 from common.auth import token_hash
-from common.errors import MusterError, NotFound, Unauthorized
+from common.errors import MusterError, NotFound, Unauthorized, Unavailable
 from common.ids import uuid7
 from common.rpc import Method, Peer, RpcServer
 
@@ -105,7 +106,12 @@ class FakeWebMaster:
     def start(self) -> None:
         """Be back at the same address."""
         self._server = self._new_server(self._server.endpoint)
-        self._server.start()
+        with gevent.Timeout(10):
+            while True:
+                try:
+                    return self._server.start()
+                except Unavailable:  # libzmq lets go of the address a moment later
+                    gevent.sleep(0.01)
 
     def fail(self, method: str, *errors: MusterError | None) -> None:
         """Answer the next calls of `method` with these errors, without carrying them out; None: as usual."""
@@ -131,7 +137,7 @@ class FakeWebMaster:
         """Wait until `condition()` is true; it is looked at after every call."""
         until = time.monotonic() + timeout_s
         while not condition():
-            assert self._changed.wait(timeout=max(0.0, until - time.monotonic())), f"it did not come about: {self.calls}"
+            assert self._changed.wait(timeout=max(0.0, until - time.monotonic())), f"did not come about: {self.calls}"
 
     def count(self, method: str) -> int:
         """How many calls of `method` came."""
