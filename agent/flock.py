@@ -14,7 +14,7 @@ from agent.attempt_files import AttemptFiles, find_attempts
 from agent.collector import READ_SIZE
 from agent.event_loop import NEVER, EventLoop
 from agent.forked import ForkedAttempt
-from agent.processes import ProcessTable, mark_of, own_children, process
+from agent.processes import Process, ProcessTable, mark_of, own_children, process
 from agent.spawn import base_environment
 
 TYPE_CHECKING = False  # the module typing is left out of the shepherd
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _DRAINS_AT_ONCE = 16
 _RECORD_RETRY_S = 1.0
+_LOOKS_MOST = 20  # at the children, while some of them end
 
 
 class Refused(Exception):
@@ -171,17 +172,30 @@ class Flock:
             self._looked = True
         return self._table
 
-    def strays(self, attempt: ForkedAttempt) -> list[int]:
-        """Processes whose parents have gone and that belong to the attempt, its main process not among them."""
-        return [pid for pid in own_children() if pid not in self._by_pid and self._owner(pid) == attempt.key]
+    def strays(self, attempt: ForkedAttempt) -> list[Process]:
+        """Living processes whose parents have gone and that belong to the attempt, its main process not among them."""
+        found: dict[int, Process] = {}
+        seen: set[int] = set()
+        for _ in range(_LOOKS_MOST):
+            somebody_ended = False
+            for pid in own_children():
+                if pid in seen or pid in self._by_pid or self._owners.get(pid, attempt.key) != attempt.key:
+                    continue
+                seen.add(pid)
+                one = process(pid)
+                if one is None or not one.alive:
+                    somebody_ended = True
+                elif self._owner(one) == attempt.key:
+                    found[pid] = one
+            # Whoever ended while we looked may have left children, and they are ours since then.
+            if not somebody_ended:
+                break
+        return list(found.values())
 
-    def _owner(self, pid: int) -> AttemptKey | None:
-        if pid not in self._owners:
-            found = process(pid)
-            if found is None or not found.alive:
-                return None
-            self._owners[pid] = self._find_owner(pid, found.session, found.started_s)
-        return self._owners[pid]
+    def _owner(self, one: Process) -> AttemptKey | None:
+        if one.pid not in self._owners:
+            self._owners[one.pid] = self._find_owner(one.pid, one.session, one.started_s)
+        return self._owners[one.pid]
 
     def _find_owner(self, pid: int, session: int, started_s: float) -> AttemptKey | None:
         mark = mark_of(pid)

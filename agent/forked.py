@@ -14,7 +14,7 @@ import time
 from agent.collector import Collector
 from agent.event_loop import NEVER
 from agent.ladder import KillLadder, split_status
-from agent.processes import command_of
+from agent.processes import command_of, family
 from agent.spawn import SpawnError, environment, spawn
 from agent.spool import SpoolWriter, survey
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         def look(self, *, fresh: bool = False) -> ProcessTable:
             """The process table of this round of the loop, or of this moment."""
 
-        def strays(self, attempt: ForkedAttempt) -> list[int]:
-            """Processes whose parents have gone and that belong to the attempt, its main process not among them."""
+        def strays(self, attempt: ForkedAttempt) -> list[Process]:
+            """Living processes whose parents have gone and that belong to the attempt, without its main process."""
 
         def progressed(self, attempt: ForkedAttempt) -> None:
             """More output can be read."""
@@ -273,12 +273,12 @@ class ForkedAttempt:
         if strays and self.spec["leftovers"] == "kill" and self._ladder is None:
             self._drain_at = NEVER
             self._raise_ladder(now, self.spec["kill_grace_s"])
-            self._leftovers = self._describe(strays)
+            self._leftovers = describe(family(strays))
             self._advance(now)
             return
         self._finish(now, strays)
 
-    def _finish(self, now: float, strays: list[int]) -> None:
+    def _finish(self, now: float, strays: list[Process]) -> None:
         assert self._status is not None
         code, name = split_status(self._status)
         outcome = "signal" if name else "exit"
@@ -292,11 +292,14 @@ class ForkedAttempt:
         self._end(now, outcome=outcome, exit_code=code, signal=name, detail=detail, strays=strays)
 
     def _members(self, fresh: bool) -> list[Process]:
-        found = self._members_in(self._yard.look(fresh=fresh or self._remains))
-        # The look may be older than the end of a parent, by which its children have become strays.
-        if not found and self._yard.strays(self):
-            found = self._members_in(self._yard.look(fresh=True))
-        return found
+        """The attempt's living processes, parents first."""
+        if self._main_runs or self._remains:
+            found = self._members_in(self._yard.look(fresh=fresh or self._remains))
+            if found:
+                return found
+        # Without its main process all of them descend from strays, and those are quickly found. Also when it is a
+        # zombie that will be waited for in a moment.
+        return family(self._yard.strays(self))
 
     def _members_in(self, table: ProcessTable) -> list[Process]:
         session = self.pid
@@ -305,15 +308,10 @@ class ForkedAttempt:
             # The number of a process that was waited for may be another's by now, but not while its session lives.
             if leader is not None and abs(leader.started_s - self.began_boottime_s) > 1.0:
                 session = None
-        roots = self._yard.strays(self)
+        roots = [one.pid for one in self._yard.strays(self)]
         if self._main_runs and self.pid is not None:
             roots.insert(0, self.pid)
         return table.members(self.key, roots=roots, session=session)
-
-    def _describe(self, strays: list[int]) -> list[dict[str, Any]]:
-        if not strays:
-            return []
-        return [{"pid": one.pid, "command": command_of(one.pid)} for one in self._members(True)]
 
     def _end(
         self,
@@ -323,9 +321,9 @@ class ForkedAttempt:
         exit_code: int | None = None,
         signal: str | None = None,
         detail: str | None = None,
-        strays: list[int] | None = None,
+        strays: list[Process] | None = None,
     ) -> None:
-        leftovers = self._describe(strays or []) if self._leftovers is None else self._leftovers
+        leftovers = describe(family(strays or [])) if self._leftovers is None else self._leftovers
         held: list[int] = []
         output_bytes, gaps = 0, []
         if self._collector is not None:
@@ -338,7 +336,7 @@ class ForkedAttempt:
         steps = self._ladder.steps if self._ladder is not None else []
         if self._ladder is not None and self._ladder.survivors:
             detail = _joined(detail, "Some of its processes could not be ended.")
-            leftovers = [{"pid": one.pid, "command": command_of(one.pid)} for one in self._ladder.survivors]
+            leftovers = describe(self._ladder.survivors)
         self._timeout_at = self._drain_at = NEVER
         self.record = {
             "run_id": self.key[0],
@@ -363,6 +361,11 @@ class ForkedAttempt:
     def _ended_at(self, now: float) -> float:
         # The drain is ours, not the script's: its duration ends with its main process.
         return self._main_ended_at if self._status is not None else now
+
+
+def describe(processes: list[Process]) -> list[dict[str, Any]]:
+    """Processes as an exit record names them."""
+    return [{"pid": one.pid, "command": command_of(one.pid)} for one in processes]
 
 
 def _spool_trouble(spool: SpoolWriter) -> str | None:

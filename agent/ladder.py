@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _POLL_FIRST_S = 0.02
 _POLL_MOST_S = 0.5
 _KILL_POLL_S = 0.02
-_KILL_ROUNDS = 5  # in a row, where new processes appear between two of them, before others have their turn
+_KILL_ROUNDS = 50  # in a row, where new processes appear between two of them, before others have their turn
 _GIVE_UP_S = 10.0  # after the first KILL: what is still there then, no signal ends
 
 

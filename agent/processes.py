@@ -107,14 +107,19 @@ def _has_children_files() -> bool:
     return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
-def descendants(pid: int) -> list[int]:
-    """All that descend from `pid`, nearest first, by the children files: cheap where there are few."""
-    found: list[int] = []
-    queue = children(pid)
-    while queue:
-        found += queue
-        queue = [grandchild for child in queue for grandchild in children(child)]
-    return found
+def family(processes: Iterable[Process]) -> list[Process]:
+    """These and all that descends from them, parents first and living ones only, by the children files: cheap where
+    there are few.
+    """
+    found = {one.pid: one for one in processes}
+    queue = list(found.values())
+    for one in queue:  # it grows meanwhile
+        for pid in children(one.pid):
+            child = process(pid)
+            if child is not None and pid not in found:
+                found[pid] = child
+                queue.append(child)
+    return [one for one in queue if one.alive]
 
 
 def command_of(pid: int) -> str:

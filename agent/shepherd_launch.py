@@ -46,9 +46,15 @@ class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self._received = b""
+        self._unread: list[dict[str, Any]] = []
+
+    def unread(self) -> list[dict[str, Any]]:
+        """The messages that came along behind the last answer; `receive` does not give them again."""
+        unread, self._unread = self._unread, []
+        return unread
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The messages that have arrived, waiting for the next bytes; None: the shepherd has gone."""
+        """The messages that arrive next, waiting for them; None: the shepherd has gone."""
         try:
             raw = self.socket.recv(262144)
         except OSError:
@@ -62,7 +68,7 @@ class Connection:
             return None  # not our protocol: as good as gone
 
     def ask(self, op: str, answer: str, **more: object) -> dict[str, Any]:
-        """Send a request and wait for the event `answer`; others that come before it are passed over.
+        """Send a request and wait for the event `answer`; others before it are passed over, as a list covers them.
 
         Only for a connection nobody else reads. Raises ShepherdUnavailable.
         """
@@ -70,8 +76,9 @@ class Connection:
         try:
             self.socket.sendall(json.dumps({"op": op, **more}).encode() + b"\n")
             while (events := self.receive()) is not None:
-                for event in events:
+                for number, event in enumerate(events):
                     if event.get("event") in (answer, "busy", "error"):
+                        self._unread = events[number + 1 :]
                         return event
         except (OSError, ValueError) as error:
             raise ShepherdUnavailable(f"The shepherd did not answer to {op}: {error}.") from error

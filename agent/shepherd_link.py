@@ -186,13 +186,17 @@ class ShepherdLink:
 
     def _reach(self) -> tuple[Reached, Listing]:
         reached = self._reach_one()
-        if reached.version != VERSION:
-            answer = reached.connection.ask("stop", "stopping", when="idle")
-            if answer["event"] == "stopping":
-                logger.info("shepherd replaced", extra=log.fields(pid=reached.pid, version=reached.version))
-                reached.connection.close()
-                reached = self._reach_one()
-        return reached, _listing(reached.connection.ask("list", "listed"))
+        try:
+            if reached.version != VERSION:
+                answer = reached.connection.ask("stop", "stopping", when="idle")
+                if answer["event"] == "stopping":
+                    logger.info("shepherd replaced", extra=log.fields(pid=reached.pid, version=reached.version))
+                    reached.connection.close()
+                    reached = self._reach_one()
+            return reached, _listing(reached.connection.ask("list", "listed"))
+        except ShepherdUnavailable:
+            reached.connection.close()
+            raise
 
     def _reach_one(self) -> Reached:
         reached = reach(self._state_dir, idle_exit_s=self._idle_exit_s, command=self._command)
@@ -265,6 +269,7 @@ class ShepherdLink:
         poller.register(connection.socket, select.POLLIN)
         poller.register(self._wake_reader, select.POLLIN)
         number = connection.socket.fileno()
+        self._dispatch_all(connection.unread())
         while True:
             to_reap = os.getpid() == 1 or not self._children <= {self._pid}
             ready = dict(poller.poll(_REAP_S * 1000 if to_reap else None))
@@ -276,11 +281,7 @@ class ShepherdLink:
                 events = connection.receive()
                 if events is None:
                     return
-                for event in events:
-                    try:
-                        self._dispatch(event)
-                    except Exception:  # the edge of the loop: one bad message must not end all that follow
-                        logger.exception("message of the shepherd not understood")
+                self._dispatch_all(events)
             with self._lock:
                 self._flush(connection)
                 poller.modify(connection.socket, select.POLLIN | (select.POLLOUT if self._outbox else 0))
@@ -335,6 +336,13 @@ class ShepherdLink:
             self._send_forgets()
         for record in finished:
             self._finish(record.key, record)
+
+    def _dispatch_all(self, events: Iterable[Mapping[str, Any]]) -> None:
+        for event in events:
+            try:
+                self._dispatch(event)
+            except Exception:  # the edge of the loop: one bad message must not end all that follow
+                logger.exception("message of the shepherd not understood")
 
     def _dispatch(self, event: Mapping[str, Any]) -> None:
         kind = event.get("event")

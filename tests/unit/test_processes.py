@@ -20,7 +20,7 @@ from agent.processes import (
     ProcessTable,
     children,
     command_of,
-    descendants,
+    family,
     mark_of,
     own_children,
     parse_stat,
@@ -83,13 +83,25 @@ def test_this_process_is_seen_as_it_is() -> None:
     assert process(2**22 + 1) is None
 
 
-def test_children_and_descendants(start: Start) -> None:
-    shell = start("sleep 600 & (sleep 601 & exec sleep 602) & sleep 0; echo ready; wait")
+def test_children_and_family(start: Start) -> None:
+    script = """
+        exec 3<&0; echo ready
+        sh -c 'echo child; exec cat' <&3 &
+        sh -c 'sh -c "echo grandchild; exec cat" <&3 & echo parent; wait' <&3 &
+        wait
+    """
+    shell = start(script)
+    assert shell.stdout is not None
+    assert {shell.stdout.readline() for _ in range(3)} == {b"child\n", b"grandchild\n", b"parent\n"}
     assert shell.pid in own_children()
     assert shell.pid in children(os.getpid())
-    below = descendants(shell.pid)
-    assert {command_of(pid) for pid in below} == {"sleep 600", "sleep 601", "sleep 602"}
-    assert set(children(shell.pid)) < set(below)
+    one = process(shell.pid)
+    assert one is not None
+    members = family([one])
+    assert members[0].pid == shell.pid
+    assert len(members) == 4
+    assert {member.pid for member in members[1:3]} == set(children(shell.pid))
+    assert members[3].parent in children(shell.pid)
     assert children(2**22 + 1) == []
 
 
@@ -124,9 +136,10 @@ def test_members_by_mark_by_descent_and_by_session_parents_first(start: Start) -
     shell = start(script, MUSTER_RUN_ID=mark[0], MUSTER_ATTEMPT="1")
     assert shell.stdout is not None
     pids = {name.decode(): int(pid) for name, pid in (shell.stdout.readline().split() for _ in range(3))}
-    until_orphaned = table_now()
-    while until_orphaned.get(pids["orphan"]).parent in descendants(shell.pid):  # type: ignore[union-attr]
-        until_orphaned.refresh()
+    top = process(shell.pid)
+    assert top is not None
+    while pids["orphan"] in {one.pid for one in family([top])}:
+        pass  # its parent is just ending
 
     table = table_now()
 
