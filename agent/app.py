@@ -31,7 +31,7 @@ from agent.orders import Orders
 from agent.output import OutputSender
 from agent.puller import Puller
 from agent.reporter import Reporter
-from agent.shepherd_link import ShepherdLink
+from agent.shepherd_link import ShepherdLink, ShepherdUnavailable
 from agent.status import StatusPage
 from agent.stopping import Ending
 from agent.threads import OutputNews
@@ -39,7 +39,7 @@ from common import auth, log, notify
 from common.backoff import Backoff
 from common.clock import SystemClock
 from common.config import Settings
-from common.errors import NotFound
+from common.errors import NotFound, Unavailable
 from common.ids import secret_token
 from common.loop import ThreadBridge
 from common.model import evolve
@@ -71,8 +71,8 @@ def main(
     log.configure("agent", log_format=settings.log_format, level=settings.log_level)
     host = this_host()
     home = AgentHome(state_dir)
-    home.open()
     try:
+        home.open()
         identity = home.load()
         if join_token is not None:
             identity = enrol.join(home, join_token, host=host, name=name, connect=lambda *who: _client(settings, *who))
@@ -85,6 +85,8 @@ def main(
         return Daemon(settings, home=home, host=host, identity=identity).run()
     except KeyboardInterrupt:
         return 130  # before the daemon listens to signals
+    except OSError as error:
+        raise Unavailable(f"The state directory {state_dir} cannot be used: {error.strerror or error}.") from error
     finally:
         home.close()
 
@@ -129,6 +131,7 @@ class Daemon:
         self._home = home
         self._host = host
         self._identity = identity
+        self._kept: Identity | None = None  # what is known to be on disk
         self._slots = identity.slots or settings.slots or len(os.sched_getaffinity(0))
         self._clock = SystemClock()
         self._bridge = ThreadBridge()
@@ -146,10 +149,11 @@ class Daemon:
         link = MasterLink(client, session=secret_token(), settings=settings, holdings=holdings, clock=clock)
         self._link = link
         news = OutputNews(self._bridge, lambda ends: self._output.grown(ends))
+        self._shepherd = ShepherdLink(self._home.path, idle_exit_s=settings.shepherd_idle)
         self._executor = Executor(
             self._home.path,
             slots=self._slots,
-            link=ShepherdLink(self._home.path, idle_exit_s=settings.shepherd_idle),
+            link=self._shepherd,
             journal=Journal(self._home.path / "journal.log"),
             settings=ExecutorSettings(
                 kill_grace_s=settings.kill_grace,
@@ -207,6 +211,7 @@ class Daemon:
         barrier.on_refusal = attempts.refused
         barrier.on_dropped = puller.wake
         barrier.on_trouble = puller.pause
+        attempts.on_delivered = puller.delivered
         attempts.on_slot_free = self._slot_free
         self._output.on_complete = attempts.output_complete
         self._reporter.on_taken = attempts.taken
@@ -219,7 +224,10 @@ class Daemon:
         self._signals.listen()
         logger.info("agent starts", extra=log.fields(state=self._home.path, slots=self._slots, pid=os.getpid()))
         pool = gevent.get_hub().threadpool
-        self._attempts.adopt(pool.apply(self._executor.adopt))
+        try:
+            self._attempts.adopt(pool.apply(self._executor.adopt))
+        except ShepherdUnavailable as error:
+            raise Unavailable(f"The agent cannot start its shepherd: {error}") from error
         self._group.start()
         try:
             self._signals.drain.wait()
@@ -247,7 +255,8 @@ class Daemon:
 
     def _headline(self) -> str:
         who = self._identity.name or "not named yet"
-        return f"agent {who}, process {os.getpid()}, master {self._identity.endpoint.removeprefix('tcp://')}"
+        master = self._identity.endpoint.removeprefix("tcp://")
+        return f"agent {who}, process {os.getpid()}, master {master}\nshepherd: {self._shepherd.status}"
 
     # -- what a part tells another, where it takes more than a call --------------------------------------------------
 
@@ -278,9 +287,17 @@ class Daemon:
             name=answer.get("name") or self._identity.name,
             boot_id=boot_id,
         )
-        if identity != self._home.load():
-            self._home.save(identity)
         self._identity = identity
+        if identity != self._kept:
+            self._keep(identity)
+
+    def _keep(self, identity: Identity) -> None:
+        try:
+            self._home.save(identity)
+            self._kept = identity
+        except OSError as error:
+            # The key is what counts for the master; what is not kept now is told again at the next register.
+            logger.error("identity not kept", extra=log.fields(reason=str(error)))
 
     def _ready(self) -> None:
         notify.ready()

@@ -46,7 +46,9 @@ class Forgetter(Protocol):
 
 
 class Attempts:
-    """See the module. `on_slot_free` is called when an attempt has ended; `changed` is set whenever one moves on."""
+    """See the module. `on_slot_free` is called when an attempt has ended, `on_delivered` when results were taken;
+    `changed` is set whenever one moves on.
+    """
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class Attempts:
         bridge: ThreadBridge,
     ) -> None:
         self.on_slot_free: Callable[[], None] = lambda: None
+        self.on_delivered: Callable[[], None] = lambda: None
         self.changed = Event()
         self._holdings = holdings
         self._executor = executor
@@ -166,6 +169,7 @@ class Attempts:
                 self._holdings.remove(holding)
         if ours:
             self._executor.forget(ours)
+        self.on_delivered()
         self.changed.set()
 
     # -- what only the master knows ----------------------------------------------------------------------------------

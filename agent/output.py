@@ -29,6 +29,8 @@ _OUTPUT_TIMEOUT_S = 30.0
 _SLOW_S = 1.0
 _ALIGN_S = 0.05  # what is due within this time goes along with what is due now
 _LEAST_PIECE = 1024
+_PIECE_HEAD = 150  # bytes of a piece on the wire beside its data: ids, lease, offset
+_SEGMENT = 5
 
 Batch = dict[Outflow, list[Chunk | Gap]]
 
@@ -188,7 +190,7 @@ class OutputSender(Loop):
                     any_left = True
                     runs[flow.run_id] = flow
                     batch.setdefault(flow, []).append(piece)
-                    room -= len(piece.data) if isinstance(piece, Chunk) else 64
+                    room -= _weight(piece)
             if not any_left:
                 break
         return batch
@@ -242,3 +244,8 @@ class OutputSender(Loop):
         if not isinstance(error, PeerUnreachable):
             logger.warning("output not taken", extra=log.fields(reason=error.message, next_try_s=round(delay_s, 2)))
         return delay_s
+
+
+def _weight(piece: Chunk | Gap) -> int:
+    """Bytes of a message that a piece takes, its segments generously."""
+    return _PIECE_HEAD if isinstance(piece, Gap) else _PIECE_HEAD + len(piece.data) + _SEGMENT * len(piece.segments)

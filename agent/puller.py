@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 _ANSWER_S = 15.0  # beyond the wait that was asked for
 _ALL_BUSY_S = 0.25  # how long all slots are taken before a poll that only listens is worth its cost
 _GOODBYE_S = 2.0
+_UNDELIVERED_MOST = 100  # ended runs whose output or result the master has not taken
 
 
 class Puller(Loop):
@@ -51,8 +52,11 @@ class Puller(Loop):
         self._draining = False
 
     def free(self) -> int:
-        """Slots that nothing has taken."""
-        return max(0, self.slots - self._holdings.active)
+        """Slots that nothing has taken; none while too much waits for delivery, which takes room on the disk."""
+        return 0 if self._choked() else max(0, self.slots - self._holdings.active)
+
+    def _choked(self) -> bool:
+        return len(self._holdings) - self._holdings.active >= max(_UNDELIVERED_MOST, 4 * self.slots)
 
     def pause(self, sentence: str) -> None:
         """This host can start nothing now (`sentence` says why): ask for no runs for a while, longer each time."""
@@ -67,6 +71,11 @@ class Puller(Loop):
         if self._trouble is not None:
             self._trouble = None
             self._pauses.reset()
+
+    def delivered(self) -> None:
+        """Fewer ended runs wait for the master."""
+        if self._asked == 0:
+            self.wake()
 
     def renew(self) -> None:
         """The master has registered us anew: whatever it still has of our polls is void."""
@@ -125,6 +134,8 @@ class Puller(Loop):
     def _why_none(self, wait_s: float) -> str:
         if wait_s and self._trouble is not None:
             return f"asking for no runs for {wait_s:.0f} s: {self._trouble}"
+        if self._choked():
+            return "asking for no runs: too many that have ended wait for the master to take their output and results"
         return f"all {self.slots} slots are taken"
 
     def _listen_only(self, now: float, wait_s: float) -> float | None:

@@ -16,7 +16,7 @@ from agent.link import MasterLink
 from common import faults, log
 from common.backoff import Backoff
 from common.clock import Clock
-from common.errors import MusterError, PeerUnreachable, ProtocolError
+from common.errors import MusterError, PeerUnreachable, ProtocolError, TooLarge
 from common.model import Ending, Leftover, Outcome
 from common.service import Loop
 from common.wire import to_wire
@@ -27,6 +27,7 @@ _RESULT_TIMEOUT_S = 30.0
 _BATCH = 100
 _LEFTOVERS_TOLD = 100
 _GAPS_TOLD = 1000
+_DETAIL_MOST = 2000
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ def ending_of(record: ExitRecord, *, gaps: list[tuple[int, int]], output_sha256:
         output_gaps=_merged(gaps)[:_GAPS_TOLD],
         output_sha256=output_sha256,
         leftovers=[Leftover(pid=left.pid, command=_text(left.command)) for left in record.leftovers[:_LEFTOVERS_TOLD]],
-        detail=None if detail is None else _text(detail),
+        detail=None if detail is None else _text(detail[:_DETAIL_MOST]),
         steps=[(step.at_ms, f"{step.signal} to {step.processes} processes") for step in record.steps],
     )
 
@@ -80,6 +81,7 @@ class Reporter(Loop):
         self._results: dict[AttemptKey, Result] = {}
         self._lacking: dict[AttemptKey, Result] = {}
         self._told = 0
+        self._most = _BATCH  # results in one message; fewer after one that was too large
 
     @property
     def waiting(self) -> int:
@@ -115,6 +117,7 @@ class Reporter(Loop):
                 raise ProtocolError("The master's answer to result is not a list of maps.")
         except MusterError as error:
             return self._not_taken(error, len(batch))
+        self._most = min(_BATCH, self._most * 2)
         faults.at("after-result-send")
         return self._settle(batch, answers)
 
@@ -122,7 +125,7 @@ class Reporter(Loop):
         """By run id: an answer names the run only, so two attempts of one run are told one after the other."""
         batch: dict[str, Result] = {}
         for result in self._results.values():
-            if len(batch) >= _BATCH:
+            if len(batch) >= self._most:
                 break
             batch.setdefault(result.run_id, result)
         return batch
@@ -160,6 +163,8 @@ class Reporter(Loop):
         return self._backoff.next_s()
 
     def _not_taken(self, error: MusterError, count: int) -> float | None:
+        if isinstance(error, TooLarge):
+            self._most = max(1, count // 2)
         delay_s = self._backoff.next_s()
         self.say(f"{count} results were not taken, they are told again: {error.message}")
         if not isinstance(error, PeerUnreachable):

@@ -132,6 +132,14 @@ def test_without_a_token_and_without_an_identity_the_way_is_shown(master: FakeMa
     assert "--join" in process.told()
 
 
+def test_a_directory_that_cannot_be_used_is_named(master: FakeMaster, host: AgentHost) -> None:
+    host.state.parent.mkdir(exist_ok=True)
+    host.state.write_text("a file in its place")
+    process = host.start(join_token=master.token())
+    assert process.wait() == 2
+    assert f"{host.state} cannot be used" in process.told()
+
+
 def test_a_local_agent_learns_its_id_by_registering(master: FakeMaster, host: AgentHost) -> None:
     host.point_at(master, name="box-1")
     host.start()

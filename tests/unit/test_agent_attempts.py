@@ -16,7 +16,7 @@ from agent.executor import AdoptedAttempt
 from agent.holdings import Holding, Stage
 from agent.output import OutputSender
 from agent.reporter import Reporter, ending_of
-from common.errors import CallTimeout, StoreFull
+from common.errors import CallTimeout, StoreFull, TooLarge
 from common.loop import ThreadBridge
 from common.model import Ending, Outcome
 from common.wire import from_wire
@@ -130,6 +130,24 @@ def test_a_result_without_an_answer_is_told_again(here: Course) -> None:
         assert here.forgotten == []
     here.deliver()
     assert here.forgotten == [KEY]
+
+
+def test_results_too_large_for_one_message_go_in_smaller_ones(here: Course) -> None:
+    take = here.master.answers["result"][0]
+    here.master.answers["result"] = [
+        lambda results: take(results) if len(results) <= 2 else (_ for _ in ()).throw(TooLarge("too large"))
+    ]
+    for number in range(5):
+        run_id = f"{RUN[:-1]}{number}"
+        holding = Holding(run_id, 1, "l1", Stage.RUNNING)
+        here.holdings.add(holding)
+        future: Future[ExitRecord] = Future()
+        here.attempts.begun(holding, future)
+        here.end(future, record(run_id=run_id, detail="x" * 100_000))
+    for _ in range(20):
+        here.deliver()
+    assert len(here.forgotten) == 5
+    assert all(ending.detail is not None and len(ending.detail) <= 2000 for ending in here.told())
 
 
 def test_results_wait_for_the_master(here: Course) -> None:

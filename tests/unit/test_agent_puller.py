@@ -180,3 +180,17 @@ def test_an_answer_that_says_register_is_passed_on(here: Pulling) -> None:
     here.step()
     here.let_answer({**NOTHING, "register": True})
     assert not here.link.registered
+
+
+def test_no_runs_are_asked_for_while_too_many_results_wait(here: Pulling) -> None:
+    for number in range(100):
+        here.holdings.add(Holding(f"0192f0c8-0000-7000-8000-{number:012d}", 1, "l", Stage.ENDED))
+    delay_s = here.step()
+    here.clock.advance(delay_s or 0)
+    here.step()
+    assert [ask["free_slots"] for ask in here.asks] == [0]
+    assert "too many that have ended" in here.puller.status
+    here.holdings.remove(here.holdings.at(Stage.ENDED)[0])
+    here.puller.delivered()
+    here.step()
+    assert [ask["free_slots"] for ask in here.asks] == [0, 2]
