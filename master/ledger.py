@@ -15,7 +15,7 @@ from typing import TypeVar
 import gevent
 from gevent.event import Event
 
-from common import log
+from common import faults, log
 from common.errors import Unavailable
 from common.model import HELD_STATES, TASK_FINAL_STATES, RunState, Task, TaskState
 from master.clock import EngineClock
@@ -175,7 +175,9 @@ class Ledger:
 
     def _sweep_once(self, task_id: str, cursor: str | None) -> Swept:
         known = self._known()
-        return self.change(lambda change: sweep(change, task_id, cursor=cursor, known=known))
+        swept = self.change(lambda change: sweep(change, task_id, cursor=cursor, known=known))
+        faults.at("after-slice-commit")
+        return swept
 
 
 def _log_changes(notes: Notes) -> None:
