@@ -67,8 +67,8 @@ class Orders:
             if holding.stage is Stage.BEGINNING:
                 return False  # the answer to begin says it, too, and says it last
             holding.stale = True
-            log.change(logger, "run", level=logging.WARNING, run_id=run_id, from_="held", to="stale")
             if holding.stage is Stage.RUNNING:
+                log.change(logger, "run", level=logging.WARNING, run_id=run_id, from_="running", to="stale")
                 self.end(holding, "stale")
             return True
         return False
