@@ -311,6 +311,10 @@ class Client:
         """Give a drained agent work again."""
         return self._act(Agent, f"/agents/{_part(agent)}/resume")
 
+    def revoke_agent(self, agent: str) -> Agent:
+        """Refuse an agent's key from its next message on, also while it is online."""
+        return self._act(Agent, f"/agents/{_part(agent)}/revoke")
+
     def forget_agent(self, agent: str) -> None:
         """Remove an agent that is offline; its key is no longer accepted. `Conflict` when it is online."""
         self._transport.call("DELETE", f"/api/v1/agents/{_part(agent)}", repeatable=False)

@@ -140,6 +140,15 @@ def resume(names: tuple[str, ...], url: str | None, token: str | None, data: Pat
 @agents.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @server_options
+def revoke(names: tuple[str, ...], url: str | None, token: str | None, data: Path | None) -> None:
+    """Refuse the keys of agents from now on, also while they are online; they may enrol again with a fresh token."""
+    client = connect(url, token, data)
+    _each(names, lambda name: client.revoke_agent(name).name, "is refused from now on")
+
+
+@agents.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@server_options
 def forget(names: tuple[str, ...], url: str | None, token: str | None, data: Path | None) -> None:
     """Remove agents that are offline; what was addressed to them ends, and their keys are refused from then on."""
     client = connect(url, token, data)

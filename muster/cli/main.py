@@ -110,7 +110,8 @@ def _tell(error: Exception) -> NoReturn:
     code = exit_code(error)
     if code is None:
         raise error
-    click.echo(f"muster: {plain(error)}", err=True)
+    hint = " (give one with --token or MUSTER_TOKEN)" if getattr(error, "status", 0) == 401 else ""
+    click.echo(f"muster: {plain(error)}{hint}", err=True)
     for fault in getattr(error, "errors", ())[1:]:
         click.echo(f"  {plain(fault.field)}: {plain(fault.message)}", err=True)
     sys.exit(code)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from muster.cli.main import INTERRUPTED
+from muster.cli.main import INTERRUPTED, UNREACHABLE
 from muster.cli.options import Duration, Failure, Share, connect, json_option, names, pairs, server_options
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ def _live(client: Client, task: Task, *, prefix: bool) -> int:
     """Follow the task on the screen."""
     from muster.cli.follow import Detached, Follower, ask_person
     from muster.cli.live import Printer
+    from muster.client import Unavailable, Unreachable
 
     printer = Printer(prefix=prefix, names=task.targets or ())
     if printer.shows_progress:
@@ -182,6 +183,8 @@ def _live(client: Client, task: Task, *, prefix: bool) -> int:
         final = follower.follow()
     except Detached:
         return _left_alone(task)
+    except (Unreachable, Unavailable) as error:
+        raise Failure(f"{error}; task {task.id} goes on without being followed", exit_code=UNREACHABLE) from error
     for line in summary(final, follower.runs.values()):
         printer.say(line)
     return exit_code(final)

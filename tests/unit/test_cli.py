@@ -158,7 +158,8 @@ def test_a_refusal_is_one_line_and_a_code(
 ) -> None:
     server.answers["GET /agents/web-1"] = problem(status, "c", "No,\x1b[2J sorry.")
     assert end("agents", "show", "web-1") == code
-    assert capsys.readouterr().err == "muster: No,^[[2J sorry.\n"
+    hint = " (give one with --token or MUSTER_TOKEN)" if status == 401 else ""
+    assert capsys.readouterr().err == f"muster: No,^[[2J sorry.{hint}\n"
 
 
 def test_all_faulty_fields_are_told(server: RestServer, capsys: pytest.CaptureFixture[str]) -> None:
