@@ -227,6 +227,23 @@ class Agents:
         self._pulls.wake_agent(agent_id)
         return presence
 
+    def revoke(self, text: str) -> Presence:
+        """Refuse the agent's key from its next message on, whether it is online or not. Its record and runs stay: what
+        it had begun is lost once it has been silent for as long as the task allows."""
+        presence = self.find(text)
+        agent_id = presence.agent.id
+
+        def refuse(change: Change) -> None:
+            for key in change.tx.list_keys():
+                if key.agent_id == agent_id and not key.revoked:
+                    change.tx.save_key(evolve(key, revoked=True))
+
+        self._ledger.change(refuse)
+        self._keys.revoke_agent(agent_id)
+        logger.warning("agent revoked", extra=log.fields(agent_id=agent_id, name=presence.agent.name))
+        # Its parked pull ends now; draining, it takes nothing along.
+        return self._set(presence, draining=True)
+
     def forget(self, text: str) -> None:
         """Remove an offline agent, its key and its runs' hope. Raises `Conflict` while it is online."""
         presence = self.find(text)

@@ -51,6 +51,12 @@ class Keys:
         """The keys of this agent are gone."""
         self._keys = {text: key for text, key in self._keys.items() if key.agent_id != agent_id}
 
+    def revoke_agent(self, agent_id: str) -> None:
+        """The keys of this agent are refused from now on."""
+        for text, key in self._keys.items():
+            if key.agent_id == agent_id:
+                self._keys[text] = evolve(key, revoked=True)
+
     def of(self, peer: Peer) -> TrustedKey | None:
         """The key a peer speaks with, unless it is unknown or revoked."""
         key = self._keys.get(peer.key or "")

@@ -71,8 +71,8 @@ class WebDoor:
             self.add_task, self.preview_task, self.get_task, self.get_script, self.list_tasks, self.cancel_task,
             self.pause_task, self.resume_task, self.retry_task, self.list_runs, self.get_run, self.list_attempts,
             self.list_groups, self.cancel_run, self.explain_run, self.read_output, self.list_agents, self.get_agent,
-            self.patch_agent, self.drain_agent, self.resume_agent, self.forget_agent, self.add_agent_token, self.feed,
-            self.verify, self.ready, self.metrics,
+            self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent, self.add_agent_token,
+            self.feed, self.verify, self.ready, self.metrics,
         )  # fmt: skip
         methods = {method.__name__: Method(method) for method in waiting}
         methods["check_token"] = Method(self.check_token, inline=True)
@@ -211,6 +211,10 @@ class WebDoor:
     def resume_agent(self, peer: Peer, agent: Any) -> dict[str, Any]:
         """Give a drained agent work again."""
         return self._answers.agent(self._agents.resume(from_wire(str, agent)).agent.id)
+
+    def revoke_agent(self, peer: Peer, agent: Any) -> dict[str, Any]:
+        """Refuse an agent's key from now on."""
+        return self._answers.agent(self._agents.revoke(from_wire(str, agent)).agent.id)
 
     def forget_agent(self, peer: Peer, agent: Any) -> bool:
         """Remove an offline agent."""

@@ -98,3 +98,13 @@ def test_forgotten_host_is_cut_at_its_next_message_and_its_token_is_used_up(tmp_
         )
         assert thief.wait() == 2
         assert "token" in thief.tail()
+
+
+def test_revoked_host_is_refused_while_it_is_online(tmp_path: Path) -> None:
+    with second_host() as host, Cluster(tmp_path / "m", agents=0, rpc=f"{host.here}:0") as cluster:
+        far = join(cluster, host, "far")
+        assert cluster.cli("agents", "revoke", "far").returncode == 0
+        far.expect("enrol again|not enrolled|revoked")
+        waiting = cluster.client.submit("true", targets=["far"])
+        cluster.wait_agent("far", "offline")
+        assert cluster.client.task(waiting.id).state == "waiting"

@@ -91,6 +91,18 @@ def resume_agent(call: Call) -> Any:
 
 
 @noun.operation(
+    "POST",
+    "/agents/{agent}/revoke",
+    body=Nothing,
+    answers={200: Answer("The agent as it is now; its next message is refused.", shapes.Agent)},
+    refuses=(NotFound, Conflict, StoreFull),
+)
+def revoke_agent(call: Call) -> Any:
+    """Refuse an agent's key from now on, also while it is online. A fresh join token lets the host enrol again."""
+    return wording.agent(call.web.master.read("revoke_agent", call.path["agent"]))
+
+
+@noun.operation(
     "DELETE",
     "/agents/{agent}",
     answers={204: Answer("The agent is forgotten and its key no longer accepted.", content_type="")},
