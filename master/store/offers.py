@@ -122,20 +122,23 @@ class OfferReads(Tx):
 class OfferWrites(OfferReads):
     """The index, to be changed."""
 
-    __slots__ = ("_found", "_passed")
+    __slots__ = ("_found", "_passed", "_seen")
 
     def __init__(self, db: sqlite3.Connection, passed: Passed) -> None:
         super().__init__(db)
         self._passed = passed
-        # Spans found by this transaction, which hold for others once it went well.
+        # Spans found by this transaction: they count for it at once, for others when it went well.
         self._found: list[tuple[str, str, Place, Place]] = []
+        self._seen: dict[tuple[str, str], Spans] = {}
 
     def _spans(self, scope: str, agent_id: str) -> Spans | None:
-        return self._passed.of(scope, agent_id)
+        return self._seen.get((scope, agent_id)) or self._passed.of(scope, agent_id)
 
     def _pass_over(self, scope: str, agent_id: str, after: Place, end: Place) -> None:
         if after < end:
             self._found.append((scope, agent_id, after, end))
+            spans = self._seen[scope, agent_id] = Spans(self._spans(scope, agent_id))
+            spans.add(after, end)
 
     def keep_spans(self) -> None:
         """The transaction went well."""
@@ -146,12 +149,14 @@ class OfferWrites(OfferReads):
         self._passed.offered(scope, place)
         if self._found:
             self._found = [span for span in self._found if span[0] != scope]
+            self._seen = {key: spans for key, spans in self._seen.items() if key[0] != scope}
 
     def given_back(self, before: Run, *, scope: str) -> None:
         """A run anybody may take has left its agent, who may take one of the task again."""
         if before.agent_id is not None:
             self._passed.offered_again(scope, before.agent_id, (before.priority, before.seq))
             self._found = [span for span in self._found if span[:2] != (scope, before.agent_id)]
+            self._seen.pop((scope, before.agent_id), None)
 
     def withdraw(self, offer: Offer) -> None:
         """See `WriteTx.withdraw`; an offer that is gone already changes nothing."""

@@ -24,12 +24,9 @@ class Spans:
 
     __slots__ = ("_afters", "_ends")
 
-    def __init__(self) -> None:
-        self._afters: list[Place] = []
-        self._ends: list[Place] = []
-
-    def __len__(self) -> int:
-        return len(self._ends)
+    def __init__(self, other: Spans | None = None) -> None:
+        self._afters: list[Place] = [] if other is None else other._afters.copy()
+        self._ends: list[Place] = [] if other is None else other._ends.copy()
 
     def skip(self, place: Place) -> Place:
         """Where to look on from `place`: the end of the span that holds it or begins behind it, else itself."""

@@ -197,7 +197,6 @@ class GroupWriter:
                 self._failed(db, call, error)
                 db.execute("ROLLBACK" if alone else "ROLLBACK TO closure")
                 if alone:
-                    self._ledger.undone()
                     return False
             else:
                 self._ledger.keep(tx)
