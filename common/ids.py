@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import time
-import uuid
 
 
 def uuid7() -> str:
@@ -13,7 +12,8 @@ def uuid7() -> str:
     stamp = (time.time_ns() // 1_000_000) & ((1 << 48) - 1)
     random = int.from_bytes(os.urandom(10), "big")
     value = stamp << 80 | 0x7 << 76 | (random >> 68) << 64 | 0b10 << 62 | random & ((1 << 62) - 1)
-    return str(uuid.UUID(int=value))
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def lease_token() -> str:

@@ -78,7 +78,8 @@ class Answers:
 
     def task(self, task_id: str) -> tuple[Task, dict[str, Any]]:
         """A task and its view. Raises `NotFound`."""
-        look = self._ledger.read(lambda tx: self._look(tx, tx.get_task(task_id), sample=_SAMPLE))
+        known = self._submissions.cached(task_id)
+        look = self._ledger.read(lambda tx: self._look(tx, tx.get_task(task_id), sample=_SAMPLE, known=known))
         if look is None:
             raise NotFound(f"There is no task {task_id}.")
         return look.task, self._task_view(look)
@@ -102,11 +103,11 @@ class Answers:
         looks, next_cursor = self._ledger.read(page)
         return {"items": [self._task_view(look) for look in looks], "next": next_cursor}
 
-    def _look(self, tx: ReadTx, task: Task | None, *, sample: int) -> Look | None:
+    def _look(self, tx: ReadTx, task: Task | None, *, sample: int, known: Submission | None = None) -> Look | None:
         # Runs on a reader thread, so it must not touch the loop's caches.
         if task is None:
             return None
-        submission = read_submission(tx, task.id)
+        submission = known or read_submission(tx, task.id)
         if submission is None:
             return None
         waiting: Sequence[Run] = ()

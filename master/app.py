@@ -55,6 +55,7 @@ OUTPUT_FILE = "output.db"
 _FAREWELL_TURNS = 20
 _FAREWELL_TURN_S = 0.05
 """The doors close when nothing waits any more, or after so many turns; one turn more lets the last answers leave."""
+_GC_THRESHOLDS = (20_000, 20, 20)
 
 
 def main(
@@ -70,9 +71,10 @@ def main(
     master = Master(settings, data_dir=data_dir, agent_listen=agent_listen, web_listen=web_listen, advertise=advertise)
     try:
         master.start()
-        # What is here now stays; collecting it again and again would only make the loop late.
+        # What is here now stays; looking through it again and again would only make the loop late.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
         signals.listen()
         notify.ready()
         signals.drain.wait()

@@ -190,6 +190,8 @@ def _log_changes(notes: Notes) -> None:
             if before is not after:
                 log.change(logger, "runs", task_id=task_id, from_=before, to=after, number=number)
     for task_id, (former, task) in notes.tasks.items():
+        if task.total == 1 and notes.runs and former is not None and former.reason == task.reason:
+            continue  # the line of its only run says it all
         if former is None or former.state is not task.state or former.reason != task.reason:
             _log_task(task_id, former, task)
 
@@ -203,6 +205,7 @@ def _log_run(notice: RunNotice) -> None:
         logger,
         "run",
         run_id=run.id,
+        task_id=run.task_id,
         from_=before,
         to=run.state,
         agent_id=run.agent_id,

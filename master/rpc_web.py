@@ -71,8 +71,8 @@ class WebDoor:
             self.add_task, self.preview_task, self.get_task, self.get_script, self.list_tasks, self.cancel_task,
             self.pause_task, self.resume_task, self.retry_task, self.list_runs, self.get_run, self.list_attempts,
             self.list_groups, self.cancel_run, self.explain_run, self.read_output, self.list_agents, self.get_agent,
-            self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent, self.add_agent_token,
-            self.feed, self.verify, self.ready, self.metrics,
+            self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent,
+            self.add_agent_token, self.feed, self.verify, self.ready, self.metrics,
         )  # fmt: skip
         methods = {method.__name__: Method(method) for method in waiting}
         methods["check_token"] = Method(self.check_token, inline=True)
@@ -85,7 +85,7 @@ class WebDoor:
         told = from_wire(SubmitMeta, meta)
         task, runs, created = self._tasks.add(from_map(request), told)
         if told.wait_s > 0:
-            view = self._when_final(task.id, told.wait_s)
+            view = self._when_final(task.id, told.wait_s, fresh=created)
         elif created:
             view = self._answers.fresh_task(task, runs)
         else:
@@ -101,10 +101,13 @@ class WebDoor:
         whole = self._task_id(task_id)
         return self._when_final(whole, from_wire(float, wait_s or 0.0))
 
-    def _when_final(self, task_id: str, wait_s: float) -> dict[str, Any]:
+    def _when_final(self, task_id: str, wait_s: float, *, fresh: bool = False) -> dict[str, Any]:
+        """The task's view when it is final, or after so long; a `fresh` one cannot be final before the first wake."""
         until = time.monotonic() + min(wait_s, WAIT_MOST_S)
         event = self._waits.enter(task_id)
         try:
+            if fresh and not self._stopping.is_set():
+                event.wait(until - time.monotonic())
             while True:
                 event.clear()
                 task, view = self._answers.task(task_id)
