@@ -28,6 +28,7 @@ _AGAIN_S: Final = 0.3
 _REST_S: Final = 0.1
 _ROUNDS: Final = 8
 _LAST_ROUNDS: Final = 64
+_NAMED_MOST: Final = 4
 _LONG_LIFE_S: Final = 30.0  # who lived longer than this did not die of its start
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _FINISHED: Final = (Phase.STOPPED, Phase.REFUSED)
@@ -197,10 +198,10 @@ class Supervisor:
 
     def _asked_to_stop(self, number: int) -> None:
         last = max((child.program.stage for child in self.children), default=0)
-        busy = [child for child in self.children if child.alive and child.program.stage == last]
-        longest = max((child.program.stop_s for child in busy), default=0.0)
+        busy = [child.role for child in self.children if child.alive and child.program.stage == last]
+        names = ", ".join(busy) if len(busy) <= _NAMED_MOST else f"{len(busy)} daemons"
         once_more = "Ctrl-C once more" if number == signal.SIGINT else "a second signal"
-        self.say(f"stopping: scripts that run now may end within {longest:.0f} s; {once_more} ends them at once")
+        self.say(f"stopping: waiting for {names or 'nobody'} to finish what runs; {once_more} ends it at once")
         self.stop()
 
     def _stop_stage(self, stage: int, now: float) -> None:

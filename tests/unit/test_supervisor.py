@@ -167,7 +167,7 @@ def test_a_second_signal_is_passed_on(rig: Rig) -> None:
     rig.on("is ready", interrupt(signal.SIGINT))
     rig.on("asked", interrupt(signal.SIGINT))
     assert rig.play(program("agent", code)) == 0
-    assert rig.has("Ctrl-C once more ends them at once")
+    assert rig.has("Ctrl-C once more ends it at once")
     assert rig.has("stopping at once")
 
 
