@@ -131,7 +131,7 @@ def test_what_metrics_and_the_keeper_ask_costs_nothing_in_a_crowd(crowded: Sqlit
 def test_the_invariants_of_a_crowd_are_checked_in_seconds(crowded: SqliteStore) -> None:
     found, took_s = timed(crowded.read, lambda tx: tx.findings())
 
-    assert found and took_s < 10
+    assert found and took_s < 5
 
 
 def claim_s(store: SqliteStore, *, turns: int = 20) -> float:
