@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -335,10 +336,9 @@ def test_following_survives_a_restart(role: str, cluster: Cluster, names: list[s
 
 
 def test_help_is_quick() -> None:
-    times = []
-    for _ in range(5):
-        began = time.monotonic()
-        done = subprocess.run(muster("--help"), capture_output=True, text=True)
-        times.append(time.monotonic() - began)
+    """Under 0.3 s of processor time, which a busy machine does not change; alone it is the time one waits."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(muster("--help"), capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0 and "run a script on agents" in done.stdout
-    assert min(times) < 0.3
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
