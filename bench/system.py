@@ -34,7 +34,11 @@ class System:
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT, env=environ
         )
-        self._wait_ready(agents)
+        try:
+            self._wait_ready(agents)
+        except BaseException:
+            self.close()
+            raise
 
     def _wait_ready(self, agents: int) -> None:
         deadline = time.monotonic() + START_S
