@@ -181,7 +181,7 @@ def _finish(run: Run, event: Finish, now: Moment) -> Run:
         return _final(run, RunState.CANCELLED, ending, now)
     if ending.outcome is Outcome.EXIT and ending.exit_code == 0 and not ending.killed_by_us:
         return _final(run, RunState.SUCCEEDED, ending, now)
-    if event.retry_engine_s is not None:
+    if event.retry_engine_s is not None and run.cancel_reason is None:  # who was asked to end is not tried again
         return _again(evolve(run, ending=ending), event.retry_engine_s)
     return _final(run, RunState.FAILED, ending, now)
 
@@ -189,7 +189,9 @@ def _finish(run: Run, event: Finish, now: Moment) -> Run:
 def _finish_item(run: Run, event: Finish, now: Moment) -> Run:
     if run.kind is not RunKind.ITEM:
         raise NotAllowed(f"run {run.id} has not begun, so it cannot have ended")
-    return _finish(run, event, now)
+    _check_lease(run, event.lease)
+    succeeded = event.ending.outcome is Outcome.EXIT and event.ending.exit_code == 0
+    return _final(run, RunState.SUCCEEDED if succeeded else RunState.FAILED, event.ending, now)
 
 
 def _again(run: Run, due_engine_s: float) -> Run:
