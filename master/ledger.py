@@ -201,9 +201,12 @@ def _log_run(notice: RunNotice) -> None:
     before = notice.before.state if notice.before is not None else None
     if before is run.state:
         return
+    # A claim is a step on the way to a begin, whose line follows at once; what comes of it otherwise has its line, too.
+    level = logging.DEBUG if run.state is RunState.LEASED else logging.INFO
     log.change(
         logger,
         "run",
+        level=level,
         run_id=run.id,
         task_id=run.task_id,
         from_=before,

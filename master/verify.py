@@ -152,14 +152,13 @@ def _final_changed(history: History) -> Iterable[str]:
     for told in sorted(history.told, key=lambda told: told.at_s):
         key = (told.run_id, told.attempt)
         known = ended.get(key)
-        # What never began (skipped, say) may be reopened under the same number; what ended by itself may not.
-        if known is not None and told.state != known and (told.state in _FINAL or known in _RAN):
+        if known is not None and told.state != known:
             yield f"run {told.run_id}: attempt {told.attempt} had ended as {known} and was then {told.state}"
-        if told.state in _FINAL:
+        elif told.state in _RAN:
             ended[key] = told.state
 
 
-_FINAL = frozenset(state.value for state in FINAL_STATES)
+# What ended without having begun (skipped, say) may be reopened under the same number.
 _RAN = frozenset({RunState.SUCCEEDED.value, RunState.FAILED.value})
 
 

@@ -10,7 +10,7 @@ import pytest
 from common.model import Run, RunState, Task, evolve
 from master.store.base import WriteTx
 from master.verify import Accepted, Begun, History, Holding, Output, Told, check
-from tests.support.fake_agent import MasterHere, exited, master_here
+from tests.support.fake_agent import MasterHere, exited
 
 
 def kept() -> History:
