@@ -26,7 +26,7 @@ from common.service import StopSignals
 from webserver import api, health, openapi, problems, security
 from webserver.master_client import ANSWER_S, PATIENCE_S, MasterClient
 from webserver.metrics import WebMetrics
-from webserver.rest import PREFIX
+from webserver.rest import PREFIX, IdConverter
 from webserver.server import HttpServer, raise_descriptor_limit
 from webserver.services import Services
 from webserver.stream import EventStreams
@@ -41,6 +41,7 @@ Blueprints = Callable[[Services], Iterable[flask.Blueprint]]
 def create_app(services: Services, hosts: security.AllowedHosts, *, pages: Blueprints | None = None) -> flask.Flask:
     """The application. `pages` makes further blueprints, such as those of the pages, from the same services."""
     app = flask.Flask("webserver", static_folder=None)
+    app.url_map.converters["id"] = IdConverter
     app.url_map.strict_slashes = True
     app.url_map.redirect_defaults = False
     app.url_map.merge_slashes = False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import flask
 import msgspec
+from werkzeug.routing import BaseConverter
 
 from common.errors import InvalidRequest, Malformed, MusterError, TooLarge, UnsupportedContentType
 from common.requests import invalid
@@ -34,6 +35,12 @@ Fn = TypeVar("Fn", bound=Callable[..., Any])
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all query parameters. A parameter not given is `UNSET`, or has its default."""
+
+
+class IdConverter(BaseConverter):
+    """An id in an address: anything but the words that are addresses beside ids."""
+
+    regex = "(?!preview$)[^/]+"
 
 
 class Nothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,7 +144,7 @@ class Noun:
         """The Flask routes of these operations."""
         blueprint = flask.Blueprint(self.name, __name__, url_prefix=PREFIX)
         for operation in self.operations:
-            rule = operation.path.replace("{", "<").replace("}", ">")
+            rule = operation.path.replace("{task_id}", "<id:task_id>").replace("{", "<").replace("}", ">")
             view = _view(web, operation)
             name = f"{operation.method.lower()}_{operation.fn.__name__}"
             blueprint.add_url_rule(

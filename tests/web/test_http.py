@@ -84,6 +84,13 @@ def test_another_method_is_refused_and_told_which_are_possible(http: Http, metho
     assert answer.headers["Allow"] == "GET, HEAD, POST"
 
 
+def test_a_word_beside_ids_is_no_id(http: Http) -> None:
+    answer = http.get("tasks/preview")
+    answer.refused(405, "method_not_allowed")
+    assert answer.headers["Allow"] == "POST"
+    http.get("tasks/previews").refused(404, "not_found")
+
+
 def test_head_has_the_length_and_no_body(http: Http) -> None:
     get, head = http.get("tasks"), http.call("HEAD", "tasks")
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(len(get.body)))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from common.errors import Conflict, InvalidRequest, NotFound, StoreFull
+from common.errors import Conflict, NotFound, StoreFull
 from webserver import shapes, wording
 from webserver.api.tasks import Cursor, Limit
 from webserver.cursors import unseal
@@ -16,7 +16,7 @@ from webserver.rest import Answer, Call, Nothing, Noun, Query, Reply
 noun = Noun("agents", "The hosts' daemons that run scripts.")
 
 
-Labels = Annotated[dict[str, str], msgspec.Meta(description="all labels, in place of those before")]
+Labels = Annotated[dict[str, str], msgspec.Meta(description="all labels; null: those the agent announces")]
 Slots = Annotated[int, msgspec.Meta(ge=1, le=10_000, description="attempts at once; null: what the agent says")]
 
 
@@ -30,7 +30,7 @@ class AgentListQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class AgentChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to change; what is left out stays."""
 
-    labels: Labels | UnsetType = UNSET
+    labels: Labels | UnsetType | None = UNSET
     slots: Slots | UnsetType | None = UNSET
 
 
@@ -61,8 +61,6 @@ def patch_agent(call: Call) -> Any:
     """Change an agent's labels or slots."""
     changes = {name: getattr(call.body, name) for name in ("labels", "slots")}
     given = {name: value for name, value in changes.items() if value is not UNSET}
-    if not given:
-        raise InvalidRequest("Nothing to change: give labels or slots.")
     return wording.agent(call.web.master.read("patch_agent", call.path["agent"], given))
 
 

@@ -24,6 +24,11 @@ Cursor = Annotated[str, msgspec.Meta(min_length=1, max_length=500, description="
 Wait = Annotated[
     float, msgspec.Meta(ge=0, le=60, description="answer when the task is final, or after this many seconds")
 ]
+_RFC3339 = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$"
+Since = Annotated[
+    str,
+    msgspec.Meta(description="created at or after", extra_json_schema={"format": "date-time", "pattern": _RFC3339}),
+]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 # Equal requests have equal bytes whatever the order of keys and the white space were.
@@ -42,7 +47,7 @@ class TaskListQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True
     state: TaskState | UnsetType = UNSET
     agent: Annotated[Text, msgspec.Meta(description="with a run on it: id, name, former name")] | UnsetType = UNSET
     name: Annotated[Text, msgspec.Meta(description="with this in their name, in any case")] | UnsetType = UNSET
-    since: Annotated[str, msgspec.Meta(description="created at or after: RFC 3339")] | UnsetType = UNSET
+    since: Since | UnsetType = UNSET
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
 
