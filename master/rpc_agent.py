@@ -142,7 +142,8 @@ class AgentDoor:
 
     def release(self, peer: Peer, runs: Any) -> bool:
         """Give back what was not begun."""
-        self._dispatch.give_back(self._heard(peer), from_wire(HeldPairs, runs))
+        self._dispatch.give_back(self._speaker(peer), from_wire(HeldPairs, runs))
+        self._heard(peer)
         return True
 
     def output(self, peer: Peer, chunks: Any) -> dict[str, Any]:
@@ -151,7 +152,9 @@ class AgentDoor:
 
     def result(self, peer: Peer, results: Any) -> list[dict[str, Any]]:
         """Tell how attempts ended."""
-        return self._results.take(self._heard(peer), from_wire(list[ResultTold], results))
+        answers = self._results.take(self._speaker(peer), from_wire(list[ResultTold], results))
+        self._heard(peer)  # after it: one that holds nothing any more is expected less often
+        return answers
 
     def blob(self, peer: Peer, sha256: Any, offset: Any) -> dict[str, Any]:
         """Fetch a piece of a large script."""
@@ -161,9 +164,16 @@ class AgentDoor:
         agent_id = self._keys.agent_of(peer)
         return None if agent_id is None else self._fleet.get(agent_id)
 
-    def _heard(self, peer: Peer) -> str:
+    def _speaker(self, peer: Peer) -> str:
         presence = self._known(peer)
         if presence is None:
             raise Conflict("Register first.")
-        self._agents.heard(presence, holding=True)
         return presence.agent.id
+
+    def _heard(self, peer: Peer) -> str:
+        """The agent that speaks; its word is a sign of life."""
+        agent_id = self._speaker(peer)
+        presence = self._fleet.get(agent_id)
+        if presence is not None:
+            self._agents.heard(presence, holding=self._leases.held_by(agent_id) > 0)
+        return agent_id
