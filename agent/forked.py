@@ -280,6 +280,8 @@ class ForkedAttempt:
 
     def _finish(self, now: float, strays: list[Process]) -> None:
         assert self._status is not None
+        if self._ladder is None or self.pid not in self._ladder.reached:
+            self._killed_by = None  # it ended by itself before any signal came to it
         code, name = split_status(self._status)
         outcome = "signal" if name else "exit"
         detail = None

@@ -30,6 +30,7 @@ class KillLadder:
         self.wake_at = now
         self.steps: list[dict[str, Any]] = []
         self.survivors: list[Process] = []  # after giving up
+        self.reached: set[int] = set()  # pids that a signal was sent to
         self._members = members
         self._kill_at = now + grace_s
         self._poll_s = _POLL_FIRST_S
@@ -84,10 +85,13 @@ class KillLadder:
 
     def _send(self, one: Process, *numbers: int) -> bool:
         try:
-            return send(one, *numbers)
+            if not send(one, *numbers):
+                return False
         except PermissionError:
             self._not_ours.add(one.identity)  # another user's by now (sudo): no signal of ours reaches it
             return False
+        self.reached.add(one.pid)
+        return True
 
 
 def signal_name(number: int) -> str:

@@ -214,7 +214,7 @@ def _parents_first(chosen: dict[int, Process]) -> list[Process]:
 
 
 def send(one: Process, *numbers: int) -> bool:
-    """Send the signals to exactly this process; False if it is gone (its number may be another's by now).
+    """Send the signals to exactly this process; False if it has ended (its number may be another's by now).
 
     Raises PermissionError for a process that has become another user's.
     """
@@ -225,7 +225,7 @@ def send(one: Process, *numbers: int) -> bool:
     try:
         # The pidfd holds whoever has the number now; if the start still fits, it is the one we chose.
         now = process(one.pid)
-        if now is None or now.start_ticks != one.start_ticks:
+        if now is None or now.start_ticks != one.start_ticks or not now.alive:
             return False
         signal.pidfd_send_signal(pidfd, numbers[0])
         for number in numbers[1:]:

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 _RUNNING_FIELDS: Final = tuple(one.name for one in fields(RunningAttempt))
 _CLOSE_TIMEOUT_S: Final = 5.0
 _NO_WAIT: Final = socket.MSG_DONTWAIT
+_TRIES: Final = 5
 _REAP_S: Final = 1.0
 _GONE: Final = "The shepherd knows nothing of this attempt any more, so its result is not known."
 
@@ -185,18 +186,29 @@ class ShepherdLink:
     # --- reaching a shepherd ---
 
     def _reach(self) -> tuple[Reached, Listing]:
-        reached = self._reach_one()
-        try:
-            if reached.version != VERSION:
-                answer = reached.connection.ask("stop", "stopping", when="idle")
-                if answer["event"] == "stopping":
-                    logger.info("shepherd replaced", extra=log.fields(pid=reached.pid, version=reached.version))
-                    reached.connection.close()
-                    reached = self._reach_one()
-            return reached, _listing(reached.connection.ask("list", "listed"))
-        except ShepherdUnavailable:
+        failure = ShepherdUnavailable("The shepherd cannot be replaced.")
+        for _ in range(_TRIES):
+            reached = self._reach_one()
+            try:
+                if not self._is_outdated(reached) or not self._send_away(reached):
+                    return reached, _listing(reached.connection.ask("list", "listed"))
+            except ShepherdUnavailable as error:
+                # It was just ending, most likely, and its successor answers.
+                logger.info("shepherd did not answer", extra=log.fields(pid=reached.pid, reason=str(error)))
+                failure = error
             reached.connection.close()
-            raise
+        raise failure
+
+    def _is_outdated(self, reached: Reached) -> bool:
+        # One that we started is the newest there is: if its version is not ours, it is our own that is old.
+        return reached.version != VERSION and reached.pid not in self._children
+
+    def _send_away(self, reached: Reached) -> bool:
+        """Ask a shepherd of another version to end; False: it has something to do."""
+        if reached.connection.ask("stop", "stopping", when="idle")["event"] != "stopping":
+            return False
+        logger.info("shepherd replaced", extra=log.fields(pid=reached.pid, version=reached.version))
+        return True
 
     def _reach_one(self) -> Reached:
         reached = reach(self._state_dir, idle_exit_s=self._idle_exit_s, command=self._command)
@@ -208,7 +220,7 @@ class ShepherdLink:
         self._connection = reached.connection
         self._outbox.clear()
         self._pid = reached.pid
-        self._outdated = reached.version != VERSION
+        self._outdated = self._is_outdated(reached)
         self._status = f"connected to shepherd {reached.pid}"
         log.change(
             logger, "shepherd", from_="away", to="connected", pid=reached.pid, version=reached.version,
@@ -309,12 +321,19 @@ class ShepherdLink:
                 delay_s = backoff.next_s()
                 self._status = f"{error} Next try in {delay_s:.1f} s."
                 logger.error("shepherd not reached", extra=log.fields(reason=str(error), next_try_s=round(delay_s, 2)))
-            select.select([self._wake_reader], [], [], delay_s)
-            if self._closing:
+            if self._nap(delay_s):
                 self._status = "closed"
                 return None
         self._settle(reached, listing)
         return reached.connection
+
+    def _nap(self, seconds: float) -> bool:
+        """Wait, unless we are closing; then True at once."""
+        until = time.monotonic() + seconds
+        while not self._closing and (left_s := until - time.monotonic()) > 0:
+            if select.select([self._wake_reader], [], [], left_s)[0]:
+                os.read(self._wake_reader, 4096)
+        return self._closing
 
     def _settle(self, reached: Reached, listing: Listing) -> None:
         """After a break: what has ended meanwhile is told, what was never started is started."""
