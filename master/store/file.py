@@ -106,7 +106,7 @@ class SqliteFile:
         self._ledger = ledger
         self._open_read = open_read
         self._busy_s = busy_s
-        self._reader_threads = readers
+        self._reader_threads = max(1, readers)
         self._lock = FileLock(path.with_name(path.name + ".lock"))
         self._bridge: ThreadBridge | None = None
         self._writer: GroupWriter | None = None

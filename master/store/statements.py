@@ -56,7 +56,7 @@ RUN_MOVING: Final = (
     "state", "attempt", "lease", "fence", "cancel_reason", "due_engine_s", "expires_engine_s", "claimed_at_ms",
     "started_at_ms", "ended_at_ms", "silent_since_ms", "ending", "version",
 )  # fmt: skip
-"""What changes in an addressed run; leaving `agent_id` out spares its index."""
+"""What changes in a run that stays with its agent, or with none; leaving `agent_id` out spares its index."""
 ATTEMPT_COLUMNS: Final = tuple(column.name for column in t.attempts.columns if column.name != "num")
 
 _task = select(*columns(t.tasks, *TASK_COLUMNS))
@@ -86,14 +86,13 @@ TASK_OF_KEY: Final = sql(
     .join(t.specs, t.specs.c.seq == t.tasks.c.seq)
     .where(t.specs.c.idempotency_key == p("key"))
 )
-TASK_SCOPE: Final = sql(select(t.tasks.c.scope).where(t.tasks.c.id == p("id")))
 
 # --- runs
 GET_RUN: Final = sql(_run.where(t.runs.c.id == p("id")))
 RUN_SELECT: Final = sql(_run)
 ADD_RUN: Final = sql(insert(t.runs).values({name: bindparam(name) for name in RUN_COLUMNS}), places=RUN_COLUMNS)
 MOVE_RUN: Final = _update(t.runs, RUN_MOVING)
-MOVE_FREE_RUN: Final = _update(t.runs, (*RUN_MOVING, "agent_id"))
+MOVE_RUN_AND_AGENT: Final = _update(t.runs, (*RUN_MOVING, "agent_id"))
 RUNS_OF_AGENT_IN_TASK: Final = sql(
     _run.where(t.runs.c.agent_id == p("agent_id"), t.runs.c.seq == p("seq")), places=("agent_id", "seq")
 )

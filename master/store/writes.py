@@ -64,6 +64,10 @@ class Counters:
         self.run_counts = rows.run_counts_from_blob(row[5])
         self.passed.forget()
 
+    def now_ms(self) -> int:
+        """Wall time for rows that are trimmed by age: the clock's, else that of the last mark."""
+        return self.wall_ms if self._mark is None else self._mark()[1]
+
     def open_tx(self, db: sqlite3.Connection) -> SqliteWriteTx:
         """See `writer.Ledger`."""
         self.commit_seq += 1
@@ -204,16 +208,17 @@ class SqliteWriteTx(TaskReads, RunReads, OfferWrites, FleetWrites, Verifies):
         """See `WriteTx.save_run`."""
         before = self.get_run(run.id)
         values = rows.moving_run_row(run)
-        if run.addressed:
+        if before is not None and before.agent_id == run.agent_id:
             cursor = self.db.execute(statements.MOVE_RUN, (*values, run.id, expect))
         else:
-            cursor = self.db.execute(statements.MOVE_FREE_RUN, (*values, run.agent_id, run.id, expect))
+            cursor = self.db.execute(statements.MOVE_RUN_AND_AGENT, (*values, run.agent_id, run.id, expect))
         if before is None or cursor.rowcount != 1:
             raise VersionConflict(f"run {run.id} was changed by somebody else or is gone: read it again")
         self._runs[run.id] = run
         if before.state is not run.state:
             self.counted[before.state] = self.counted.get(before.state, 0) - 1
             self.counted[run.state] = self.counted.get(run.state, 0) + 1
+        if before.state is not run.state or before.agent_id != run.agent_id:
             self._keep_offers_in_step(before, run)
 
     def _keep_offers_in_step(self, before: Run, run: Run) -> None:
@@ -228,10 +233,10 @@ class SqliteWriteTx(TaskReads, RunReads, OfferWrites, FleetWrites, Verifies):
         task, scope = known
         if left and scope is not None:
             self.given_back(before, scope=scope)
+        if before.state is RunState.READY:
+            self.take_offer(before, scope=scope)
         if run.state is RunState.READY:
             self.make_offer(run, scope=scope, offered=task.offered)
-        elif before.state is RunState.READY:
-            self.take_offer(before, scope=scope)
 
     def add_attempt(self, attempt: Attempt) -> None:
         """See `WriteTx.add_attempt`; a repeat (same run, attempt and lateness) does nothing."""

@@ -6,7 +6,7 @@ import pytest
 
 from common import faults
 from common.errors import StoreUnavailable
-from common.model import Offer, Run, RunState, Task
+from common.model import Offer, Run, RunState, Task, evolve
 from master.lifecycle import Cancel, Due, LeaseEnd, Reopen
 from master.store.base import Store
 from tests.store.making import (
@@ -295,6 +295,14 @@ def test_reopened_runs_are_offered(store: Store) -> None:
         store.write(lambda tx, r=ended: settle(tx, r, Reopen()))
         assert heads(store, "a") == [ended.task_id, *([free.id] if ended.task_id == addressed.id else [])]
         store.write(lambda tx: finish(tx, begin(tx, claim(tx, "a"))))
+
+
+def test_a_ready_run_given_to_another_agent_is_offered_there(store: Store) -> None:
+    task = store.write(lambda tx: add_addressed(tx, ["a"]))
+    run = store.read(lambda tx: tx.claimable(task.id, "a"))
+    assert run is not None
+    store.write(lambda tx: tx.save_run(evolve(run, agent_id="b", version=2), expect=1))
+    assert heads(store, "a") == [] and heads(store, "b") == [task.id]
 
 
 def test_claimable_is_for_those_who_may(store: Store) -> None:
