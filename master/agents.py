@@ -254,6 +254,8 @@ class Agents:
         presence.leaving = True  # from here on no task can name it, so nothing new comes up behind the slices
         try:
             self._end_runs(presence.agent.id)
+            if presence.online:
+                raise Conflict(f"{presence.agent.name} has come back: stop its daemon first.")
             self._ledger.change(lambda change: _remove(change, presence.agent.id))
         except BaseException:
             presence.leaving = False

@@ -29,6 +29,8 @@ LIMIT_MOST = 500
 OUTPUT_MOST = 1024 * 1024
 _SAMPLE = 20
 _SAMPLE_IN_LIST = 3
+_TARGETS_IN_LIST = 100
+_SPEC_IN_LIST = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Answers:
             return [look for look in looks if look is not None], found.next_cursor
 
         looks, next_cursor = self._ledger.read(page)
-        return {"items": [self._task_view(look) for look in looks], "next": next_cursor}
+        return {"items": [_shortened(self._task_view(look), look.submission) for look in looks], "next": next_cursor}
 
     def _look(self, tx: ReadTx, task: Task | None, *, sample: int, known: Submission | None = None) -> Look | None:
         # Runs on a reader thread, so it must not touch the loop's caches.
@@ -288,6 +290,15 @@ class Answers:
             if found:
                 items.append(self.agent(found[0].agent.id))
         return {"items": items, "next": page[-1] if len(page) < len(names) else None}
+
+
+def _shortened(view: dict[str, Any], submission: Submission) -> dict[str, Any]:
+    """A task's view for a list: what may be large there is left out, so that a page fits into one message."""
+    if submission.targets is not None and len(submission.targets) > _TARGETS_IN_LIST:
+        view["targets"] = None
+    if len(submission.raw) > _SPEC_IN_LIST:
+        view.update(args=[], env={})
+    return view
 
 
 def _limited(limit: int) -> int:

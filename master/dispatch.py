@@ -92,7 +92,8 @@ class Dispatch:
 
     def _claim(self, pull: Pull, presence: Presence, free_slots: int, unnamed: list[tuple[str, str]]) -> list[Run]:
         agent_id = presence.agent.id
-        most = 0 if pull.superseded or presence.state is not AgentState.ONLINE else free_slots
+        able = presence.state is AgentState.ONLINE and not presence.leaving
+        most = free_slots if able and not pull.superseded else 0
         allowed = presence.agent.slots_set
         if allowed is not None:  # the agent may not know of it; else it knows its free slots best
             most = min(most, allowed - self._leases.held_by(agent_id) + len(unnamed))

@@ -96,8 +96,6 @@ class OutputNews(Loop):
     def step(self, now: float) -> float | None:
         """Append what is due."""
         due = {run_id: news for run_id, news in self._pending.items() if news[0] <= now}
-        for run_id in due:
-            del self._pending[run_id]
         rows = [(run_id, task, end) for run_id, (_, task, end) in due.items() if self._leases.get(run_id) is not None]
         if rows:
 
@@ -107,6 +105,10 @@ class OutputNews(Loop):
 
             self._ledger.change(append)
             self._told_s.update({run_id: now for run_id, _, _ in rows})
+        for run_id, told in due.items():
+            newer = self._pending.pop(run_id)
+            if newer != told:  # more came while this was being stored
+                self._pending[run_id] = (now + OUTPUT_EVERY_S, *newer[1:])
         self._told_s = {run_id: at for run_id, at in self._told_s.items() if now - at < OUTPUT_EVERY_S}
         self.say(f"{len(self._pending)} runs have news of output")
         if not self._pending:

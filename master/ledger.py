@@ -93,8 +93,12 @@ class Ledger:
         """After a start: take up the decisions whose slices were not all done."""
         cursor: str | None = None
         open_tasks = TaskFilter(states=frozenset({TaskState.WAITING, TaskState.RUNNING}))
-        while True:
-            page = self.read(lambda tx, at=cursor: tx.list_tasks(open_tasks, limit=_RESUME_PAGE, cursor=at))  # type: ignore[misc]
+        while not self._closed.is_set():
+            try:
+                page = self.read(lambda tx, at=cursor: tx.list_tasks(open_tasks, limit=_RESUME_PAGE, cursor=at))  # type: ignore[misc]
+            except Unavailable as error:
+                logger.warning("unfinished decisions not looked for", extra=log.fields(why=error.message))
+                return
             for task in page.items:
                 if task.stopped or task.cancel_requested:
                     self._sweep_later(task.id)

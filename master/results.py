@@ -27,6 +27,11 @@ REPEAT = "repeat"
 LATE = "late"
 NEED_OUTPUT = "need_output"
 
+_DETAIL_MOST = 2_000
+_COMMAND_MOST = 300
+_LEFTOVERS_MOST = 100
+_STEPS_MOST = 50
+
 
 class Results:
     """The use-case of results."""
@@ -71,7 +76,20 @@ class Results:
 
     def _kept(self, told: ResultTold) -> Ending:
         kept = self._outputs.kept(told.run_id, told.attempt, told.ending.output_bytes)
-        return evolve(told.ending, output_sha256=kept.sha256, output_gaps=kept.gaps)
+        return _bounded(evolve(told.ending, output_sha256=kept.sha256, output_gaps=kept.gaps))
+
+
+def _bounded(ending: Ending) -> Ending:
+    """An agent may say much; what is only for people is cut to what a view can carry."""
+    detail = ending.detail
+    if detail is None and not ending.leftovers and not ending.steps:
+        return ending
+    return evolve(
+        ending,
+        detail=None if detail is None else detail[:_DETAIL_MOST],
+        leftovers=[evolve(left, command=left.command[:_COMMAND_MOST]) for left in ending.leftovers[:_LEFTOVERS_MOST]],
+        steps=[(at_ms, text[:_COMMAND_MOST]) for at_ms, text in ending.steps[:_STEPS_MOST]],
+    )
 
 
 def _settle(change: Change, agent_id: str, told: ResultTold) -> str:

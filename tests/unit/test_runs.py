@@ -8,7 +8,8 @@ from pathlib import Path
 import gevent
 import pytest
 
-from common.model import Ending, Outcome, RunState
+from common.model import Agent, Ending, Leftover, Outcome, RunState
+from master.lifecycle import Begin, Claim, Finish
 from master.runs import SLICE
 from tests.support.fake_agent import EXITED_0, FakeAgent, MasterHere, exited, master_here, spec_of
 
@@ -150,6 +151,19 @@ def test_an_answer_that_nobody_waits_for_gives_its_claims_back(here: MasterHere)
     (claim,) = a.claim()
     here.master.dispatch.unroutable(a.agent_id, {"runs": [claim]})
     assert here.states(task) == ["ready"]
+
+
+def test_work_claimed_for_a_peer_that_is_gone_goes_to_another_at_once(here: MasterHere) -> None:
+    a, b = agents(here, 2)
+    gone = gevent.spawn(a.pull, 1, wait_s=30.0)
+    while not here.master.pulls.parked:
+        here.web("list_agents", 1, None)
+    a.client.stop()
+    gone.join(10)
+    while b.client.call("heartbeat", {"session": b.session, "held": []}, timeout_s=5.0)["register"]:
+        pass  # by now the end of the other connection has come in, too
+    here.submit(count=1)
+    assert len(b.pull(1, wait_s=10.0)["runs"]) == 1
 
 
 def test_a_parked_pull_is_answered_when_work_comes(here: MasterHere) -> None:
@@ -438,13 +452,25 @@ def test_a_cancelled_run_that_ends_by_our_signal_is_cancelled_and_by_itself_is_w
     assert here.task(task)["state"] == "cancelled"
 
 
+def test_what_an_agent_says_for_people_is_cut_to_what_a_view_can_carry(here: MasterHere) -> None:
+    (a,) = agents(here, 1)
+    here.submit(targets=["a0"])
+    (claim,) = a.claim()
+    a.begin(claim)
+    ending = exited(
+        1, detail="d" * 50_000, leftovers=[Leftover(pid=1, command="c" * 3_000)] * 200, steps=[(1, "s" * 900)] * 90
+    )
+    assert a.end(claim, ending) == "stored"
+    assert a.end(claim, ending) == "repeat"
+    run = here.web("get_run", claim["run_id"])
+    assert (len(run["detail"]), len(run["leftovers"]), len(run["leftovers"][0]["command"])) == (2_000, 100, 300)
+
+
 # -- many at once ------------------------------------------------------------------------------------------------------
 
 
 def many(here: MasterHere, number: int, **request: object) -> dict[str, object]:
     """A task of so many runs, most of them to agents that never come."""
-    from common.model import Agent
-
     stored = [Agent(id=f"id-{n:05}", name=f"a{n}", hostname="h", enrolled_at_ms=0) for n in range(number)]
 
     def add(tx: object) -> None:
@@ -472,8 +498,6 @@ def test_a_large_task_is_stopped_in_slices_and_none_of_them_starts_meanwhile(her
     a = here.agent("real")
     agent_id = run.agent_id or ""
     # Let the first run be held and fail, as its agent would do it.
-    from master.lifecycle import Begin, Claim, Finish
-
     here.master.ledger.change(lambda change: change.move(change.tx.get_run(run.id), Claim(agent_id, "lease")))
     here.master.ledger.change(lambda change: change.move(change.tx.get_run(run.id), Begin("lease", 1)))
     here.master.ledger.change(lambda change: change.move(change.tx.get_run(run.id), Finish("lease", exited(1))))
