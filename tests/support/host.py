@@ -28,6 +28,7 @@ from tests.support.processes import all_pids, command_of, environment_of, wait_g
 
 COMMAND = (sys.executable, "-P", "-s", "-m", "muster", "shepherd")
 PATIENCE_S = 30.0
+_EVERYTHING = 1 << 62
 
 
 def spec_of(script: bytes, **changes: Any) -> AttemptSpec:
@@ -106,7 +107,9 @@ class Host:
         """Start an attempt."""
         spec = spec_of(script, **changes)
         self._limits[spec.key] = spec.output_limit
-        return Running(self, spec, self.executor.submit(spec))
+        running = Running(self, spec, self.executor.submit(spec))
+        running.future.add_done_callback(lambda _: self._grown(*spec.key, _EVERYTHING))  # the end says the rest
+        return running
 
     def run(self, script: bytes, **changes: Any) -> ExitRecord:
         """Run an attempt to its end."""
@@ -128,18 +131,18 @@ class Host:
 
     def output(self, record: ExitRecord, *, stream: int | None = None) -> bytes:
         """The kept output of an ended attempt, of both streams or of one."""
-        found = b""
+        found: list[bytes] = []
         for piece in self.pieces(record):
             if isinstance(piece, Chunk):
                 at = 0
                 for one, length in piece.segments:
                     if stream in (None, one):
-                        found += piece.data[at : at + length]
+                        found.append(piece.data[at : at + length])
                     at += length
-        return found
+        return b"".join(found)
 
     def wait_output(self, key: AttemptKey, end: int) -> None:
-        """Wait until the attempt has written that much and it can be read."""
+        """Wait until the attempt has written that much and it can be read, or has ended."""
         deadline = time.monotonic() + PATIENCE_S
         with self._news:
             while self._ends.get(key, 0) < end:
@@ -147,7 +150,7 @@ class Host:
 
     def _grown(self, run_id: str, attempt: int, end: int) -> None:
         with self._news:
-            self._ends[run_id, attempt] = end
+            self._ends[run_id, attempt] = max(end, self._ends.get((run_id, attempt), 0))
             self._news.notify_all()
 
 
@@ -175,6 +178,7 @@ class Running:
                 if isinstance(piece, Chunk):
                     text += piece.data
                 else:
+                    assert not self.future.done(), f"it ended with {text!r}"
                     self.host.wait_output(self.key, len(text) + 1)
         finally:
             reader.close()
