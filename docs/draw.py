@@ -80,6 +80,8 @@ def main(arguments: list[str]) -> int:
         before = path.read_text("utf-8")
         head, marks, rest = re.split(rf"(<!-- {name}: [^>]* -->\n)", before, maxsplit=1)
         end = f"\n<!-- end of {name} -->"
+        if end not in rest:
+            raise SystemExit(f"{page}: the mark {end.strip()} is missing; nothing was drawn")
         after = head + marks + draw() + end + rest.partition(end)[2]
         if after != before:
             stale.append(page)
