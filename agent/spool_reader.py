@@ -67,24 +67,29 @@ class SpoolReader:
             max_bytes = min(max_bytes, self._total - offset)
         if max_bytes <= 0:
             return None
-        if offset != self._position and not self._seek(offset):
-            return self._missing(offset)
         while True:
+            if offset != self._position:
+                starts = self._starts()
+                index = bisect_right(starts, offset) - 1
+                if index < 0:
+                    return self._gap(offset, starts[0]) if starts else self._rest(offset)
+                if not self._open(starts[index]):
+                    continue  # just dropped
+                self._go_to(offset)
             chunk = self._take(offset, max_bytes)
             if chunk is not None:
                 return chunk
-            # Nothing more in this file. It is complete once a later one exists; but what came between our read and
-            # that look must not be taken for a gap, so it is read once more before leaving it.
-            later = self._later_file()
+            later = next((start for start in self._starts() if start > self._file_start), None)
             if later is None:
-                return self._missing(offset)
+                return self._rest(offset)
+            # A later file exists, so this one is complete. But what came between our read and that look must not be
+            # taken for a gap: read once more before leaving.
             chunk = self._take(offset, max_bytes)
             if chunk is not None:
                 return chunk
             if later > offset:
                 return self._gap(offset, later)
-            if not self._open(later):
-                return self._missing(offset)
+            self.close()
 
     def ended(self, total: int) -> None:
         """The attempt is over and wrote `total` bytes: what is missing up to there is a gap from now on."""
@@ -105,11 +110,8 @@ class SpoolReader:
     def _gap(self, offset: int, end: int) -> Gap:
         return Gap(offset, (end if self._total is None else min(end, self._total)) - offset)
 
-    def _missing(self, offset: int) -> Gap | None:
-        """Nothing is at `offset`: a gap up to the next file, or up to the known end, or not written yet."""
-        later = next((start for start in self._starts() if start > offset), None)
-        if later is not None:
-            return self._gap(offset, later)
+    def _rest(self, offset: int) -> Gap | None:
+        """Nothing is at `offset` and nothing behind it: a gap up to the end, once that is known, or not written yet."""
         if self._total is not None and offset < self._total:
             return Gap(offset, self._total - offset)
         return None
@@ -121,9 +123,6 @@ class SpoolReader:
             return []
         return sorted(int(name[len(PREFIX) :]) for name in names if name.startswith(PREFIX))
 
-    def _later_file(self) -> int | None:
-        return next((start for start in self._starts() if start > self._file_start), None)
-
     def _open(self, start: int) -> bool:
         self.close()
         try:
@@ -134,12 +133,8 @@ class SpoolReader:
         self._frame_at = 0
         return True
 
-    def _seek(self, offset: int) -> bool:
-        """Stand at `offset` in the file that would hold it. False: no file begins at or before it."""
-        starts = self._starts()
-        index = bisect_right(starts, offset) - 1
-        if index < 0 or not self._open(starts[index]):
-            return False
+    def _go_to(self, offset: int) -> None:
+        """Stand at `offset` in the open file, or at its end if it does not reach so far."""
         while self._frame_offset < offset:
             header = os.pread(self._fd, HEADER.size, self._frame_at)
             frame = self._parse(header, 0)
@@ -147,7 +142,6 @@ class SpoolReader:
                 break
             self._next_frame(frame[1])
         self._position = offset
-        return True
 
     def _parse(self, raw: bytes, at: int) -> tuple[int, int] | None:
         """(stream, length) of the header at `at`; None: none there yet, or none that continues this file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -206,6 +207,31 @@ def test_more_pieces_than_one_write_takes(tmp_path: Path) -> None:
     writer.close()
     reader = SpoolReader(str(tmp_path), 1 << 20)
     assert _joined(read_all(reader)) == [b"".join(b"%05d\n" % i for i in range(3000))]
+
+
+def test_a_reader_beside_a_fast_writer_sees_no_gap_where_there_is_none(tmp_path: Path) -> None:
+    total = 4_000_000
+    writer = writer_at(tmp_path, 4 * total)
+    writer._file_size = 8192  # many files, as their borders are where it could go wrong
+    data = b"".join(b"%07d\n" % i for i in range(total // 8))
+
+    def write() -> None:
+        for start in range(0, total, 2000):
+            writer.append(1 + start % 2, [data[start : start + 2000]])
+        writer.close()
+
+    thread = threading.Thread(target=write)
+    reader = SpoolReader(str(tmp_path), 4 * total)
+    thread.start()
+    end = 0
+    while end < total:
+        piece = reader.read_from(end, 5000)
+        if piece is not None:
+            assert isinstance(piece, Chunk), piece
+            assert piece.data == data[end : piece.end]
+            end = piece.end
+    thread.join(20)
+    reader.close()
 
 
 SIZES = st.sampled_from([1, 3, 100, 4096, 5000])
