@@ -22,6 +22,10 @@ from master.store.reads import Tx
 _PAGE_MOST = 1024
 
 
+def _place(row: rows.Row) -> Place:
+    return (row[1], row[2])
+
+
 def set_scope(queue: str, candidates: Iterable[str]) -> str:
     """The scope of a candidate set: equal sets of one queue share it."""
     digest = hashlib.sha256(msgspec.msgpack.encode([queue, sorted(candidates)]))
@@ -40,22 +44,30 @@ class OfferReads(Tx):
     def heads(self, agent_id: str, queues: Collection[str] | None, *, limit: int) -> list[Offer]:
         """See `ReadTx.heads`."""
         found = self.all(statements.OFFERS_OF_SCOPE, f"a:{agent_id}", limit)
-        for scope in self._shared_scopes(agent_id, queues):
+        for first, scope in sorted(self._shared_scopes(agent_id, queues)):
+            if len(found) >= limit:
+                found.sort(key=_place)
+                del found[limit:]
+                if first > _place(found[-1]):
+                    break  # this scope and those behind it begin later than all that was asked for
             found += self._usable(agent_id, scope, limit)
-        found.sort(key=lambda row: (row[1], row[2]))
+        found.sort(key=_place)
         return [Offer(scope=row[0], priority=row[1], seq=row[2], task_id=row[3]) for row in found[:limit]]
 
-    def _shared_scopes(self, agent_id: str, queues: Collection[str] | None) -> list[str]:
+    def _shared_scopes(self, agent_id: str, queues: Collection[str] | None) -> list[tuple[Place, str]]:
+        """The agent's queues and sets, each with a place that nothing in it comes before."""
         scopes = [
-            scope for scope, queue in self.all(statements.SETS_OF_AGENT, agent_id) if queues is None or queue in queues
+            ((priority, seq), scope)
+            for scope, priority, seq, queue in self.all(statements.SET_HEADS, agent_id)
+            if queues is None or queue in queues
         ]
         if queues is not None:
-            return scopes + [f"q:{queue}" for queue in set(queues)]
+            return scopes + [(FIRST, f"q:{queue}") for queue in set(queues)]
         # Each step looks up the next scope that has something, however many offers the last one has.
-        row = self.one(statements.NEXT_QUEUE_SCOPE, "q:")
+        row = self.one(statements.NEXT_QUEUE_HEAD, "q:")
         while row is not None:
-            scopes.append(row[0])
-            row = self.one(statements.NEXT_QUEUE_SCOPE, row[0])
+            scopes.append(((row[1], row[2]), row[0]))
+            row = self.one(statements.NEXT_QUEUE_HEAD, row[0])
         return scopes
 
     def _usable(self, agent_id: str, scope: str, limit: int) -> list[rows.Row]:

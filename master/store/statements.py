@@ -122,10 +122,11 @@ DROP_OFFER: Final = sql(delete(t.offers).where(_same_offer), places=("scope", "p
 HAS_OFFER: Final = sql(
     select(literal_column("1")).select_from(t.offers).where(_same_offer), places=("scope", "priority", "seq")
 )
-NEXT_QUEUE_SCOPE: Final = sql(
-    select(t.offers.c.scope)
+# the scope before; the next one that has something, and its first offer
+NEXT_QUEUE_HEAD: Final = sql(
+    select(*columns(t.offers, "scope", "priority", "seq"))
     .where(t.offers.c.scope > p("after"), t.offers.c.scope < literal_column("'q;'"))
-    .order_by(t.offers.c.scope)
+    .order_by(t.offers.c.scope, *_in_order)
 ) + " LIMIT 1"  # fmt: skip
 ADD_WITHDRAWN: Final = _insert(t.withdrawn, ignore=True)
 DROP_WITHDRAWN: Final = sql(
@@ -143,8 +144,15 @@ REOFFER: Final = sql(
     )
 )
 CLEAR_WITHDRAWN: Final = sql(delete(t.withdrawn).where(t.withdrawn.c.seq == p("seq")))
-SETS_OF_AGENT: Final = sql(
-    select(t.set_members.c.scope, t.set_members.c.queue).where(t.set_members.c.agent_id == p("agent_id"))
+# agent; each of its sets that has something, with the first offer of each
+SET_HEADS: Final = (
+    sql(
+        select(*columns(t.offers, "scope", "priority", "seq"), t.set_members.c.queue)
+        .join_from(t.set_members, t.offers, t.offers.c.scope == t.set_members.c.scope)
+        .where(t.set_members.c.agent_id == p("agent_id"))
+    )
+    + " AND (offers.priority, offers.seq) = (SELECT head.priority, head.seq FROM offers AS head"
+    " WHERE head.scope = set_members.scope ORDER BY head.priority, head.seq LIMIT 1)"
 )
 ADD_SET: Final = _insert(t.sets, ignore=True)
 GET_SET: Final = sql(select(t.sets.c.queue, t.sets.c.members, t.sets.c.waiting).where(t.sets.c.scope == p("scope")))

@@ -145,6 +145,14 @@ def claim_s(store: SqliteStore, *, turns: int = 20) -> float:
     return sorted(timed(store.write, claim_and_release)[1] for _ in range(turns))[turns // 2]
 
 
+def test_a_thousand_sets_with_offers_cost_little_more_than_one(store: SqliteStore) -> None:
+    store.write(lambda tx: add_free(tx, 1, priority=1, candidates=["me", "you"]))
+    alone_s = claim_s(store)
+    store.write(lambda tx: [add_free(tx, 1, candidates=["me", f"agent-{number}"]) for number in range(1_000)])
+    among_s = claim_s(store)
+    assert among_s < alone_s + 0.02, f"{among_s * 1e6:.0f} µs against {alone_s * 1e6:.0f} µs"
+
+
 def test_what_an_agent_passed_over_is_met_once_not_by_every_claim(store: SqliteStore) -> None:
     def add(tx: WriteTx, number: int) -> None:
         for _ in range(number):
