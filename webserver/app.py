@@ -46,7 +46,7 @@ def create_app(services: Services, hosts: security.AllowedHosts, *, pages: Bluep
     app.url_map.redirect_defaults = False
     app.url_map.merge_slashes = False
     problems.install(app)
-    security.install(app, hosts, open_paths=frozenset({"/healthz", "/readyz"}))
+    app.wsgi_app = security.Guard(app.wsgi_app, hosts, open_paths=frozenset({"/healthz", "/readyz"}))  # type: ignore[method-assign]
     app.register_blueprint(health.blueprint(services))
     for noun in api.NOUNS:
         app.register_blueprint(noun.blueprint(services))
@@ -148,13 +148,14 @@ def main(settings: Settings, *, data_dir: Path, listen: str, master_endpoint: st
         max_message_bytes=settings.web_message,
         connect_wait_s=1.0,  # `MasterClient` is the one with patience
     )
-    signals = StopSignals()
-    signals.listen()
     webserver = Webserver(settings, listen=parse_listen(listen), rpc=rpc)
+    signals = StopSignals(on_second=webserver.server.hurry)
+    signals.listen()
     webserver.start()
     notify.ready()
     signals.drain.wait()
-    webserver.stop(grace_s=0.0 if signals.stop_now.is_set() else STOP_GRACE_S)
+    notify.send("STOPPING=1")
+    webserver.stop()
     return 0
 
 

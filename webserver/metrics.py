@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 _BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -18,6 +18,7 @@ class WebMetrics:
     """Counters and gauges of one webserver, in a registry of their own."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which nobody reads
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "muster_web_requests", "Requests answered.", ["route", "method", "status"], registry=self._registry
@@ -26,11 +27,6 @@ class WebMetrics:
             "muster_web_request_seconds",
             "Time to an answer's end, without streams and requested waits.",
             buckets=_BUCKETS_S,
-            registry=self._registry,
-        )
-        self.dropped = Counter(
-            "muster_web_streams_dropped",
-            "Event streams that fell behind and were told to start anew.",
             registry=self._registry,
         )
         self._gauges: list[Gauge] = []

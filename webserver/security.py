@@ -11,15 +11,15 @@ import ipaddress
 import re
 import socket
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-
-import flask
+from typing import Any
 
 from common.auth import token_hash
 from common.clock import Clock
 from common.errors import Forbidden, Unauthorized
 from common.model import Role
+from webserver import problems
 from webserver.master_client import MasterClient
 from webserver.problems import BadHost
 
@@ -40,6 +40,8 @@ HEADERS = (
     ("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     ("Cache-Control", "no-store"),
 )
+_HEADERS = tuple((name.lower(), (name, value)) for name, value in HEADERS)
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +116,31 @@ def require_admin(caller: Caller) -> None:
         raise Forbidden(f"The token {caller.name!r} has the role {caller.role.value}; this call needs admin.")
 
 
-def install(app: flask.Flask, hosts: AllowedHosts, *, open_paths: frozenset[str]) -> None:
-    """Check the host of every request but those for `open_paths`, and put the security headers on every answer."""
+class Guard:
+    """Stands before the application: refuses foreign host names, and completes every answer's headers.
 
-    def check_host() -> None:
-        if flask.request.path not in open_paths:
-            hosts.check(flask.request.environ.get("HTTP_HOST"))
+    `open_paths` are answered under any name: whoever checks a service's health knows its address only.
+    """
 
-    def add_headers(response: flask.Response) -> flask.Response:
-        for name, value in HEADERS:
-            response.headers.setdefault(name, value)
-        return response
+    def __init__(self, app: Wsgi, hosts: AllowedHosts, *, open_paths: frozenset[str]) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._open_paths = open_paths
 
-    app.before_request(check_host)
-    app.after_request(add_headers)
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer a request."""
+
+        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+            there = {name.lower() for name, _ in headers}
+            complete = headers + [pair for name, pair in _HEADERS if name not in there]
+            return start_response(status, complete, exc_info)
+
+        try:
+            if environ["PATH_INFO"] not in self._open_paths:
+                self._hosts.check(environ.get("HTTP_HOST"))
+        except BadHost as error:
+            return problems.answer(error)(environ, start)
+        return self._app(environ, start)
 
 
 def _is_address(name: str) -> bool:

@@ -79,7 +79,7 @@ class _Body(pywsgi.Input):
         return True
 
 
-class Handler(pywsgi.WSGIHandler):
+class Connection(pywsgi.WSGIHandler):
     """One connection."""
 
     server: HttpServer
@@ -198,7 +198,7 @@ class Handler(pywsgi.WSGIHandler):
 class HttpServer(pywsgi.WSGIServer):
     """Serves `application` on `listener` (host, port). Raises `Unavailable` when the address cannot be had."""
 
-    handler_class = Handler
+    handler_class = Connection
 
     def __init__(self, listener: tuple[str, int], application: Wsgi, metrics: WebMetrics) -> None:
         pool = gevent.pool.Pool(min(CONNECTIONS_MOST, _descriptors() - _SPARE_DESCRIPTORS))
@@ -227,6 +227,10 @@ class HttpServer(pywsgi.WSGIServer):
         self._running -= 1
         if not self._running:
             self._quiet.set()
+
+    def hurry(self) -> None:
+        """Wait for nothing more when winding down."""
+        self._quiet.set()
 
     def wind_down(self, *, grace_s: float) -> None:
         """Accept nothing new, wait for the requests under way for up to `grace_s`, then close all connections."""
