@@ -17,7 +17,9 @@ from common.model import OnStop
 NAME_MOST = 200
 PRIORITY_MOST = 4294967295
 TEXT_MOST = 128 * 1024 - 4096  # the kernel takes no single argument or variable of 128 KiB or more
-ENVIRONMENT_MOST = 1024 * 1024  # of args and env together; well under a quarter of the usual 8 MiB stack
+VARIABLE_MOST = 128 * 1024  # of a variable as the kernel takes it: name, `=`, value and a NUL
+PATH_MOST = 4095
+ENVIRONMENT_MOST = 1024 * 1024  # of all texts together; well under a quarter of the usual 8 MiB stack, and of a message
 LONGEST_S = 10 * 365 * 86400.0
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9+/;.$_()-]{1,200}\Z")
@@ -47,15 +49,27 @@ class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def check(request: TaskRequest, *, max_script: int, max_targets: int) -> None:
-    """Raise `InvalidRequest` naming every faulty field, or `TooLarge` for args and env no process could start with."""
+    """Raise `InvalidRequest` naming every faulty field, or `TooLarge` for more text than a process could start with."""
     faults = [*_script(request, max_script), *_process(request), *_numbers(request), *_placement(request, max_targets)]
     if faults:
         raise InvalidRequest("; ".join(f"{f.field}: {f.message}" for f in faults), fields=faults)
-    size = sum(len(text.encode()) + 9 for text in [*request.args, *request.env, *request.env.values()])
+    sizes = _sizes(request)
+    size = sum(sizes.values())
     if size > ENVIRONMENT_MOST:
-        field = "env" if sum(map(len, request.env.values())) > sum(map(len, request.args)) else "args"
-        message = f"args and env take {size} bytes together; at most {ENVIRONMENT_MOST} can be passed to a process"
+        field = max(sizes, key=lambda name: sizes[name])
+        message = f"{' and '.join(sizes)} take {size} bytes together; at most {ENVIRONMENT_MOST} can go to a process"
         raise TooLarge(f"{field}: {message}", fields=[FieldError(field, message)])
+
+
+def _sizes(request: TaskRequest) -> dict[str, int]:
+    """Bytes of what is handed to the process, by field; each text costs a pointer and a NUL beside itself."""
+    texts: dict[str, list[str]] = {
+        "interpreter": request.interpreter or [],
+        "args": request.args,
+        "env": [*request.env, *request.env.values()],
+        "cwd": [] if request.cwd is None else [request.cwd],
+    }
+    return {field: sum(len(text.encode()) + 9 for text in of_field) for field, of_field in texts.items() if of_field}
 
 
 def from_map(value: dict[str, Any]) -> TaskRequest:
@@ -109,6 +123,13 @@ def _text(field: str, text: str) -> list[FieldError]:
     return []
 
 
+def _variable(name: str, text: str) -> list[FieldError]:
+    if len(name.encode("utf-8", "replace")) + len(text.encode()) + 2 >= VARIABLE_MOST:
+        message = f"name and value are longer than the {VARIABLE_MOST} bytes one variable can have"
+        return [_fault(f"env.{name[:60]}", message)]
+    return []
+
+
 def _process(request: TaskRequest) -> list[FieldError]:
     faults: list[FieldError] = []
     if request.interpreter is not None and (not request.interpreter or not request.interpreter[0]):
@@ -121,11 +142,13 @@ def _process(request: TaskRequest) -> list[FieldError]:
             faults.append(_fault(f"env.{name[:60]}", "a variable's name has letters, digits and _, no digit first"))
         elif name.startswith("MUSTER_"):
             faults.append(_fault(f"env.{name[:60]}", "names that begin with MUSTER_ are set by muster itself"))
-        faults += _text(f"env.{name[:60]}", text)
+        faults += _text(f"env.{name[:60]}", text) or _variable(name, text)
     if request.cwd is not None:
         faults += _text("cwd", request.cwd)
         if not request.cwd.startswith("/"):
             faults.append(_fault("cwd", "must be an absolute path"))
+        elif len(request.cwd.encode("utf-8", "replace")) > PATH_MOST:
+            faults.append(_fault("cwd", f"is longer than the {PATH_MOST} bytes a path can have"))
     if request.name is not None:
         if not request.name.strip() or len(request.name) > NAME_MOST:
             faults.append(_fault("name", f"must have 1 to {NAME_MOST} characters"))

@@ -70,6 +70,45 @@ def test_arguments_no_process_could_start_with_are_too_large(here: MasterHere) -
     assert stored_tasks(here) == 0
 
 
+@pytest.mark.parametrize(
+    ("request_fields", "field"),
+    [
+        ({"interpreter": ["/bin/sh", *["x" * 120_000] * 20]}, "interpreter"),
+        ({"interpreter": ["/bin/sh", "x" * 120_000], "args": ["x" * 120_000] * 8}, "args"),
+        ({"env": {f"K{n}": "x" * 120_000 for n in range(20)}}, "env"),
+    ],
+)
+def test_whatever_is_handed_to_the_process_counts(here: MasterHere, request_fields: dict[str, Any], field: str) -> None:
+    here.agent("a")
+    with pytest.raises(TooLarge) as refused:
+        here.submit(targets=["a"], **request_fields)
+    assert [fault.field for fault in refused.value.fields] == [field]
+    assert stored_tasks(here) == 0
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "field"),
+    [
+        ({"env": {"N" * 20_000: "x" * 120_000}}, "env." + "N" * 60),
+        ({"env": {"N" * 131_072: ""}}, "env." + "N" * 60),
+        ({"cwd": "/" + "x" * 4_095}, "cwd"),
+    ],
+)
+def test_what_the_kernel_would_not_take_is_refused(
+    here: MasterHere, request_fields: dict[str, Any], field: str
+) -> None:
+    here.agent("a")
+    with pytest.raises(InvalidRequest) as refused:
+        here.submit(targets=["a"], **request_fields)
+    assert [fault.field for fault in refused.value.fields] == [field]
+
+
+def test_the_largest_request_reaches_its_agent(here: MasterHere) -> None:
+    a = here.agent("a")
+    here.submit(b"#" * 60_000, targets=["a"], args=["x" * 126_000] * 8, env={"N": "x" * 30_000}, cwd="/" + "x" * 4_000)
+    assert len(a.claim()) == 1
+
+
 def test_targets_by_id_name_and_prefix_collapse(here: MasterHere) -> None:
     a = here.agent("a")
     task = here.submit(targets=["a", a.agent_id, a.agent_id[:30], a.agent_id.upper()[:30]])
