@@ -15,13 +15,13 @@ from common import faults
 from common.config import Settings
 from common.errors import MusterError, NotAllowed, StaleLease
 from common.ids import lease_token
-from common.model import AgentState, Run, RunState
+from common.model import AgentState, Ending, Outcome, Run, RunState
 from master.agents import Agents
 from master.asks import PullAsk
 from master.blobs import Submissions
 from master.leases import Held, Leases
 from master.ledger import Ledger
-from master.lifecycle import Begin, Cancel, Claim, Release, Skip
+from master.lifecycle import Begin, Cancel, Claim, Expire, Finish, Release, Skip
 from master.matching import begin_verdict, task_verdict
 from master.presence import Presence
 from master.runs import Change
@@ -32,6 +32,11 @@ _MET_MOST = 300
 
 _CLAIM_EXTRA = 400
 """Bytes of a claim beside its spec and script, generously."""
+
+
+_NEVER_FORKED = Ending(
+    outcome=Outcome.REFUSED, detail="it was cancelled before its agent learned that it might begin; nothing ran"
+)
 
 
 class Dispatch:
@@ -57,7 +62,14 @@ class Dispatch:
         self._agents.heard(presence, holding=bool(ask.held))
         stale = presence.untold_stale(self._leases.renew(agent.id, ask.held, now_s=presence.heard_s))
         queues = None if agent.queues is None else frozenset(agent.queues)
-        pull = self._pulls.enter(agent.id, session=ask.session, number=ask.pull, queues=queues)
+        pull = self._pulls.enter(
+            agent.id,
+            session=ask.session,
+            number=ask.pull,
+            queues=queues,
+            free_slots=ask.free_slots,
+            able=lambda: _able(presence),
+        )
         wait_s = min(ask.wait_s, self._settings.pull_wait * 1.5)
         if remaining_s is not None:
             wait_s = min(wait_s, remaining_s - 0.5)
@@ -92,12 +104,12 @@ class Dispatch:
 
     def _claim(self, pull: Pull, presence: Presence, free_slots: int, unnamed: list[tuple[str, str]]) -> list[Run]:
         agent_id = presence.agent.id
-        able = presence.state is AgentState.ONLINE and not presence.leaving
-        most = free_slots if able and not pull.superseded else 0
         allowed = presence.agent.slots_set
         if allowed is not None:  # the agent may not know of it; else it knows its free slots best
-            most = min(most, allowed - self._leases.held_by(agent_id) + len(unnamed))
+            free_slots = min(free_slots, allowed - self._leases.held_by(agent_id) + len(unnamed))
         pull.capped = allowed is not None
+        pull.free_slots = free_slots
+        most = free_slots if _able(presence) and not pull.superseded else 0
         runs: list[Run] = []
         more = most > 0 or bool(unnamed)
         while more:
@@ -111,19 +123,29 @@ class Dispatch:
 
             taken, more = self._ledger.change(claim)
             runs += taken
+        for run in runs:
+            if run.addressed:
+                self._pulls.served(run.task_id or "", agent_id)
         if runs:
             faults.at("after-claim-commit")
         return runs
 
     def _claims(self, agent_id: str, runs: Sequence[Run]) -> list[dict[str, Any]]:
-        """The claims of these runs, as many as one message holds; the others go back."""
+        """The claims of these runs, as many as one message holds; the others go back. One that no message can hold ends
+        here: it would come back for ever, and hold up all behind it."""
         claims: list[dict[str, Any]] = []
-        left = self._settings.agent_message * 3 // 4
+        left = most = self._settings.agent_message * 3 // 4
         for number, run in enumerate(runs):
             submission = self._submissions.of(run.task_id or "")
+            size = len(submission.raw) + _CLAIM_EXTRA
+            if size > most:
+                self._refuse(run, f"its arguments and environment take {size} bytes, one message holds {most}")
+                continue
             script = self._submissions.inline_script(submission.spec)
-            left -= len(submission.raw) + len(script or b"") + _CLAIM_EXTRA
-            if left < 0 and claims:
+            if script is not None and size + len(script) > most:
+                script = None  # the agent fetches it
+            left -= size + len(script or b"")
+            if left < 0:
                 self.give_back(agent_id, [(other.id, other.lease or "") for other in runs[number:]])
                 break
             claims.append(
@@ -133,10 +155,23 @@ class Dispatch:
                     "attempt": run.attempt,
                     "lease": run.lease,
                     "spec": submission.raw,
-                    "script": None if left < 0 else script,
+                    "script": script,
                 }
             )
         return claims
+
+    def _refuse(self, run: Run, why: str) -> None:
+        """End a claimed run that its agent can never be told of."""
+        ending = Ending(outcome=Outcome.REFUSED, detail=f"{why}. Pass less, or raise the setting agent_message.")
+        token = run.lease or ""
+
+        def refuse(change: Change) -> None:
+            stored = change.tx.get_run(run.id)
+            if stored is not None and stored.state is RunState.LEASED and stored.lease == token:
+                begun = change.move(stored, Begin(lease=token, fence=change.tx.commit_seq))
+                change.move(begun, Finish(lease=token, ending=ending))
+
+        self._ledger.change(refuse)
 
     # -- begin and give back -------------------------------------------------------------------------------------------
 
@@ -161,6 +196,11 @@ class Dispatch:
         self.give_back(agent_id, [(claim["run_id"], claim["lease"]) for claim in answer["runs"]])
 
 
+def _able(presence: Presence) -> bool:
+    """Whether the agent gets new work now."""
+    return presence.state is AgentState.ONLINE and not presence.leaving
+
+
 def take(change: Change, agent_id: str, queues: frozenset[str] | None, tokens: Sequence[str]) -> tuple[list[Run], bool]:
     """Claim up to one run for each token, the smallest (priority, seq) first; True: there may be more to look at."""
     taken: list[Run] = []
@@ -178,6 +218,8 @@ def take(change: Change, agent_id: str, queues: frozenset[str] | None, tokens: S
                 change.close(task)
             if run is None:
                 change.tx.withdraw(offer)  # closed: it comes back in the transaction that makes room
+            elif run.expires_engine_s is not None and run.expires_engine_s <= change.now.engine_s:
+                change.move(run, Expire())  # the keeper has not come to it yet
             else:
                 taken.append(change.move(run, Claim(agent_id, tokens[len(taken)])))
         met += len(heads)
@@ -200,6 +242,10 @@ def _begin(change: Change, agent_id: str, run_id: str, token: str) -> dict[str, 
                 else:
                     change.move(run, Skip() if task.stopped else Release(token))
                 return _refusal(run_id, verdict.text)
+        elif run.state is RunState.RUNNING and run.lease == token and run.cancel_reason is not None:
+            # An agent asks again only while it has not forked: the answer was lost, and nobody else would end the run.
+            change.move(run, Finish(lease=token, ending=_NEVER_FORKED))
+            return _refusal(run_id, "this run was cancelled")
         begun = change.move(run, Begin(lease=token, fence=change.tx.commit_seq))
     except MusterError as error:
         return _refusal(run_id, error.message)

@@ -8,7 +8,7 @@ the room stays unused, so a host that is away or slow holds nobody up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import gevent
 from gevent.event import Event
@@ -24,17 +24,36 @@ BURST = 200
 class Pull:
     """One `pull_task` of an agent, from its arrival to its answer."""
 
-    __slots__ = ("_event", "agent_id", "capped", "number", "parked", "queues", "session", "superseded")
+    __slots__ = (
+        "_able", "_event", "agent_id", "capped", "free_slots", "number", "parked", "queues", "session", "superseded",
+    )  # fmt: skip
 
-    def __init__(self, agent_id: str, *, session: str, number: int, queues: frozenset[str] | None) -> None:
+    def __init__(
+        self,
+        agent_id: str,
+        *,
+        session: str,
+        number: int,
+        queues: frozenset[str] | None,
+        free_slots: int = 1,
+        able: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.agent_id = agent_id
         self.session = session
         self.number = number
         self.queues = queues
+        self.free_slots = free_slots
         self.superseded = False
         self.parked = False
         self.capped = False  # holds fewer free slots than it says: look again when a run of its agent ends
+        self._able = able
         self._event = Event()
+
+    @property
+    def takes(self) -> bool:
+        """Whether it could take a run if one were there: a busy agent pulls only to be told of cancels, and one that
+        is draining gets nothing new."""
+        return self.free_slots > 0 and self._able()
 
     def wake(self) -> None:
         """Let the pull look again."""
@@ -54,12 +73,16 @@ class Pull:
 
 
 class Audience:
-    """Who may take runs of one task: the agents given, or all that serve its queue. Woken in turn, not anew each."""
+    """Who may take runs of one task: the agents given, or all that serve its queue. Woken in turn, not anew each.
 
-    __slots__ = ("_agents", "_next", "_queue")
+    One that has taken its run comes behind all others from then on: it is asked again only for what came back.
+    """
+
+    __slots__ = ("_agents", "_queue", "_served")
 
     def __init__(self, agents: Iterable[str] | None, *, queue: str) -> None:
         self._agents = None if agents is None else deque(dict.fromkeys(agents))
+        self._served: dict[str, None] = {}
         self._queue = queue
 
     def present(self, pulls: dict[str, Pull]) -> Iterator[Pull]:
@@ -70,11 +93,24 @@ class Audience:
                     yield pull
             return
         for _ in range(len(self._agents)):
-            agent_id = self._agents[0]
-            self._agents.rotate(-1)
+            if not self._agents:
+                break
+            agent_id = self._agents.popleft()
+            if agent_id in self._served:
+                continue
+            self._agents.append(agent_id)
             found = pulls.get(agent_id)
             if found is not None:
                 yield found
+        for agent_id in list(self._served):
+            found = pulls.get(agent_id)
+            if found is not None:
+                yield found
+
+    def served(self, agent_id: str) -> None:
+        """The agent has taken its run."""
+        if self._agents is not None:
+            self._served[agent_id] = None
 
 
 class Pulls:
@@ -93,9 +129,21 @@ class Pulls:
         """How many pulls wait now."""
         return sum(pull.parked for pull in self._pulls.values())
 
-    def enter(self, agent_id: str, *, session: str, number: int, queues: frozenset[str] | None) -> Pull:
-        """A pull has come in. It is superseded at once if a later one of the same session came before it."""
-        pull = Pull(agent_id, session=session, number=number, queues=queues)
+    def enter(
+        self,
+        agent_id: str,
+        *,
+        session: str,
+        number: int,
+        queues: frozenset[str] | None,
+        free_slots: int = 1,
+        able: Callable[[], bool] = lambda: True,
+    ) -> Pull:
+        """A pull has come in. It is superseded at once if a later one of the same session came before it.
+
+        `able` tells whether its agent gets new work at the moment it is asked.
+        """
+        pull = Pull(agent_id, session=session, number=number, queues=queues, free_slots=free_slots, able=able)
         former = self._pulls.pop(agent_id, None)
         if former is not None and former.session == session and former.number > number:
             self._pulls[agent_id] = former
@@ -128,7 +176,7 @@ class Pulls:
     def offer(self, task_id: str, audience: Audience, *, room: int | None, now_s: float) -> None:
         """A task has `room` for so many more runs (None: for all of the audience)."""
         if room is None:
-            self._wake(audience.present(self._pulls))
+            self._wake(pull for pull in audience.present(self._pulls) if pull.takes)
             return
         self._audiences[task_id] = audience
         self.fill(task_id, room=room, now_s=now_s)
@@ -143,12 +191,20 @@ class Pulls:
         chosen: list[Pull] = []
         parked = 0
         for pull in audience.present(self._pulls):
+            if not pull.takes:
+                continue
             chosen.append(pull)  # one that looks right now may have looked too early: it looks again, and counts not
             parked += pull.parked
             if parked >= room + SPARE:
                 break
         self._wake(chosen)
         self._unfilled[task_id] = now_s + PATIENCE_S
+
+    def served(self, task_id: str, agent_id: str) -> None:
+        """The agent has taken its run of the task."""
+        audience = self._audiences.get(task_id)
+        if audience is not None:
+            audience.served(agent_id)
 
     def forget(self, task_id: str) -> None:
         """The task has nothing to offer any more."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import gevent
 import pytest
 
+from common.config import Settings
 from common.model import Agent, Ending, Leftover, Outcome, RunState
 from master.lifecycle import Begin, Claim, Finish
 from master.runs import SLICE
@@ -71,6 +72,30 @@ def test_more_scripts_than_a_message_holds_are_claimed_in_several(here: MasterHe
     assert len({claim["run_id"] for claim in first + second}) == 40
 
 
+def test_what_no_message_to_an_agent_can_hold_is_refused_and_holds_up_nobody(tmp_path: Path) -> None:
+    with master_here(tmp_path / "m", manual=True, settings=Settings(agent_message=40_000)) as here:
+        a = here.agent("a0")
+        large = here.submit(targets=["a0"], args=["x" * 50_000])
+        small = here.submit(targets=["a0"])
+        (claim,) = a.claim(4)
+        assert claim["task_id"] == small["id"]
+        (run,) = here.runs(large)
+        assert (run["state"], run["outcome"]) == ("failed", "refused")
+        assert "agent_message" in run["detail"]
+
+
+def test_a_run_whose_time_is_over_is_not_claimed_however_late_the_keeper_is(here: MasterHere) -> None:
+    a, *_ = agents(here, 3)
+    late = here.submit(targets=["a0"], expires=10.0)
+    shared = here.submit(count=3, expires=10.0)
+    other = here.submit(targets=["a0"])
+    assert here.clock is not None
+    here.clock.advance(10.5)
+    claims = a.claim(4)
+    assert [claim["task_id"] for claim in claims] == [other["id"]]
+    assert (here.states(late), here.states(shared)) == (["expired"], ["expired"] * 3)
+
+
 def test_the_smallest_priority_then_the_oldest_goes_first(here: MasterHere) -> None:
     (a,) = agents(here, 1)
     for name, priority in (("late", 9), ("first", 5), ("second", 5), ("urgent", 0)):
@@ -101,6 +126,20 @@ def test_nobody_begins_with_a_foreign_or_a_wrong_lease(here: MasterHere) -> None
         assert answer["why"]
     (answer,) = a.begin(claim)
     assert answer["ok"]
+
+
+def test_a_begin_whose_answer_was_lost_ends_a_cancelled_run_when_it_is_asked_again(here: MasterHere) -> None:
+    (a,) = agents(here, 1)
+    task = here.submit(targets=["a0"])
+    (claim,) = a.claim()
+    a.begin(claim)  # the answer never comes to the agent
+    here.web("cancel_task", task["id"])
+    (answer,) = a.begin(claim)
+    assert not answer["ok"]
+    (run,) = here.runs(task)
+    assert (run["state"], run["outcome"]) == ("cancelled", "refused")
+    assert here.task(task)["state"] == "cancelled"
+    assert not a.begin(claim)[0]["ok"]
 
 
 @pytest.mark.parametrize("change", ["cancel_task", "pause_task"])

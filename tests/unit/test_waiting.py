@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import gevent
 import pytest
 
@@ -14,9 +16,9 @@ class Parked:
         self.woken: list[str] = []
         self._greenlets: list[gevent.Greenlet] = []
 
-    def add(self, *agents: str, queues: frozenset[str] | None = None) -> None:
+    def add(self, *agents: str, queues: frozenset[str] | None = None, **more: Any) -> None:
         for agent_id in agents:
-            pull = self.pulls.enter(agent_id, session="s", number=1, queues=queues)
+            pull = self.pulls.enter(agent_id, session="s", number=1, queues=queues, **more)
             self._greenlets.append(gevent.spawn(self._wait, pull))
         gevent.idle()
         assert all(greenlet.started for greenlet in self._greenlets)
@@ -108,6 +110,28 @@ def test_an_absent_host_does_not_count_as_woken(pulls: Pulls, parked: Parked) ->
     parked.add("here")
     pulls.offer("t", Audience(["away", "away-too", "here"], queue="default"), room=1, now_s=0.0)
     assert parked.take_woken() == ["here"]
+
+
+@pytest.mark.parametrize("room", [1, None])
+def test_who_takes_nothing_is_left_to_sleep(pulls: Pulls, parked: Parked, room: int | None) -> None:
+    parked.add("busy", "busy-too", free_slots=0)
+    parked.add("draining", "draining-too", able=lambda: False)
+    parked.add("free")
+    everybody = ["busy", "busy-too", "draining", "draining-too", "free"]
+    pulls.offer("t", Audience(everybody, queue="default"), room=room, now_s=0.0)
+    assert parked.take_woken() == ["free"]
+
+
+def test_who_has_had_its_run_comes_behind_all_others(pulls: Pulls, parked: Parked) -> None:
+    agents = [f"a{number}" for number in range(8)]
+    pulls.offer("t", Audience(agents, queue="default"), room=1, now_s=0.0)
+    parked.add(*agents)
+    for agent_id in agents[:4]:
+        pulls.served("t", agent_id)
+    pulls.fill("t", room=1, now_s=0.0)
+    assert parked.take_woken() == agents[4 : 5 + SPARE]
+    pulls.fill("t", room=1, now_s=0.0)
+    assert parked.take_woken() == [*agents[:SPARE], agents[7]]
 
 
 def test_room_that_stays_unused_wakes_the_rest(pulls: Pulls, parked: Parked) -> None:
