@@ -125,7 +125,10 @@ class Keeper(Loop):
     def _end_leases(self, now_s: float) -> None:
         over = self._leases.overdue(now_s, self._agents.silence_s)
         for start in range(0, len(over), SLICE):
-            some = over[start : start + SLICE]
+            # Judged again: an agent may have come back while the slices before were stored.
+            some = self._leases.still_overdue(over[start : start + SLICE], now_s, self._agents.silence_s)
+            if not some:
+                continue
             for lease in self._ledger.change(lambda change, some=some: _end(change, some)):  # type: ignore[misc]
                 self._leases.drop(lease)
 

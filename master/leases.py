@@ -121,16 +121,21 @@ class Leases:
         found = []
         for agent_id, leases in self._by_agent.items():
             silent_s = silence_s(agent_id)
-            for lease in leases.values():
-                if not lease.begun:
-                    over = now_s - lease.renewed_s >= self._begin_s
-                elif silent_s is None:
-                    over = now_s - lease.renewed_s >= self._lease_s
-                else:
-                    over = 0 < lease.lost_after_s <= silent_s
-                if over:
-                    found.append(lease)
+            found += [lease for lease in leases.values() if self._over(lease, now_s, silent_s)]
         return found
+
+    def still_overdue(
+        self, leases: Iterable[Lease], now_s: float, silence_s: Callable[[str], float | None]
+    ) -> list[Lease]:
+        """Those of the leases found overdue earlier that nobody has renewed since."""
+        return [lease for lease in leases if self._over(lease, now_s, silence_s(lease.agent_id))]
+
+    def _over(self, lease: Lease, now_s: float, silent_s: float | None) -> bool:
+        if not lease.begun:
+            return now_s - lease.renewed_s >= self._begin_s
+        if silent_s is None:
+            return now_s - lease.renewed_s >= self._lease_s
+        return 0 < lease.lost_after_s <= silent_s
 
     def drop(self, lease: Lease) -> None:
         """The store does not know this lease (any more)."""

@@ -152,7 +152,8 @@ class Fleet:
     def shift(self, seconds: float, *, now_s: float) -> None:
         """The master stood still for so long: that is nobody's silence."""
         for presence in self._by_id.values():
+            span_s = presence.expect_s - presence.heard_s
             presence.heard_s = min(presence.heard_s + seconds, now_s)
-            presence.expect_s += seconds
+            presence.expect_s = min(presence.expect_s + seconds, now_s + span_s)
             if presence.rival_s is not None:
                 presence.rival_s = min(presence.rival_s + seconds, now_s)

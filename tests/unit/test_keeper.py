@@ -12,6 +12,7 @@ import pytest
 from common.config import Settings
 from common.errors import StoreUnavailable
 from common.model import RunState, evolve
+from master import keeper
 from master.runs import Change
 from tests.support.fake_agent import EXITED_0, FakeAgent, MasterHere, exited, master_here
 
@@ -234,6 +235,39 @@ def test_a_word_after_the_standstill_is_not_counted_into_the_future(here: Master
     presence = here.master.fleet.get(a.agent_id)
     assert presence is not None
     assert presence.heard_s == here.master.engine_clock.now_s()
+
+
+def test_who_spoke_after_the_standstill_is_not_expected_later_for_it(here: MasterHere) -> None:
+    a = here.agent("a")
+    running(here, a)
+    here.keep()
+    assert here.clock is not None
+    here.clock.advance(300.0)
+    a.beat()  # arrives before the keeper looks
+    here.keep()
+    here.advance(OFFLINE_S + 0.5)
+    assert here.web("get_agent", "a")["state"] == "offline"
+
+
+def test_an_agent_that_comes_back_while_others_are_given_up_keeps_its_run(
+    here: MasterHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "SLICE", 1)
+    a, b = here.agent("a"), here.agent("b")
+    first, _ = running(here, a, lost_after=20.0)
+    second, claim = running(here, b, lost_after=20.0)
+    change = here.master.ledger.change
+
+    def meanwhile(fn: Any) -> Any:
+        result = change(fn)
+        if here.states(first) == ["failed"]:
+            b.beat()
+        return result
+
+    monkeypatch.setattr(here.master.ledger, "change", meanwhile)
+    here.advance(21.0, step=1.0)
+    assert (here.states(first), here.states(second)) == (["failed"], ["running"])
+    assert b.end(claim) == "stored"
 
 
 def test_small_lateness_of_the_loop_shifts_nothing(here: MasterHere) -> None:
