@@ -10,6 +10,8 @@ import re
 from typing import Final
 
 RESET: Final = "\x1b[0m"
+# One for each of those whose lines are shown side by side (SGR numbers); red is left to what went wrong.
+COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 
 # Characters that turn the direction of text, or take no room: a name could pretend to be another.
 _HIDDEN: Final = "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff"

@@ -12,11 +12,10 @@ import sys
 from collections.abc import Sequence
 from typing import BinaryIO, Final
 
-from muster.terminal import fold, neutralise, plain
+from muster.terminal import COLOURS, fold, neutralise, plain
 
 _LONGEST_LINE: Final = 64 * 1024
 _WIDEST_NAME: Final = 24
-_COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 
 
 class Lines:
@@ -103,7 +102,8 @@ class Printer:
         divider = "!" if stream == "stderr" else "|"
         text = f"{plain(name):<{self._width}} {divider} "
         if coloured:
-            colour = "31" if stream == "stderr" else _COLOURS[self._order.setdefault(name, len(self._order)) % 10]
+            number = self._order.setdefault(name, len(self._order))
+            colour = "31" if stream == "stderr" else COLOURS[number % len(COLOURS)]
             text = f"\x1b[{colour}m{text}\x1b[0m"
         return text.encode("utf-8", "replace")
 

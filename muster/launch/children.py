@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Final
 from common.backoff import Backoff
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_GET_CHILD_SUBREAPER: Final = 37
 # Loaded here: nothing may be imported or allocated at ease between fork and exec.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _PIPE_BYTES: Final = 512 * 1024
@@ -138,6 +139,23 @@ def _die_with(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return ask
+
+
+def adopts_orphans() -> bool:
+    """Whether processes that lose their parent become children of this one: process 1, or a child subreaper."""
+    flag = ctypes.c_int(0)
+    _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(flag), 0, 0, 0)
+    return os.getpid() == 1 or bool(flag.value)
+
+
+def bury_orphans(own: Collection[int]) -> None:
+    """Take leave of all adopted processes that have ended; the exit codes of `own` stay for their owner.
+
+    Stops at one of `own` that has just ended: its SIGCHLD leads here again once its owner has polled it.
+    """
+    with contextlib.suppress(ChildProcessError):  # no child at all
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:
+            os.waitpid(ended.si_pid, 0)
 
 
 def death(code: int) -> str:

@@ -13,11 +13,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from muster.terminal import neutralise
+from muster.terminal import COLOURS, neutralise
 
 _LONGEST_LINE: Final = 64 * 1024
 _READ: Final = 64 * 1024
-_COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _ATOMIC: Final = 4096  # a writable pipe takes as much at once without blocking
 _HARMLESS: Final = re.compile(rb"[\t\x20-\x7e]*").fullmatch
 
@@ -27,6 +26,7 @@ class LineReader:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.closed = False
         self._rest = b""
 
     def read(self, *, rounds: int = 1) -> tuple[list[bytes], bool]:
@@ -51,6 +51,11 @@ class LineReader:
                 lines.append(self._rest)
                 self._rest = b""
         return lines, False
+
+    def close(self) -> None:
+        """Close the descriptor; `closed` tells of it."""
+        self.closed = True
+        os.close(self.fd)
 
 
 class LogFile:
@@ -137,7 +142,7 @@ class Screen:
     def _mark(self, role: str) -> bytes:
         if role not in self._roles:
             padded = f"{role:<{self._width}} | "
-            colour = _COLOURS[len(self._roles) % len(_COLOURS)]
+            colour = COLOURS[len(self._roles) % len(COLOURS)]
             self._roles[role] = (f"\x1b[{colour}m{padded}\x1b[0m" if self._colours else padded).encode()
         return self._roles[role]
 

@@ -7,7 +7,6 @@ nothing else. To be run in the main thread. Standard library only.
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
 import socket
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from common.backoff import Backoff
-from muster.launch.children import BAD_CONFIGURATION, Child, Phase, Program, death
+from muster.launch.children import BAD_CONFIGURATION, Child, Phase, Program, adopts_orphans, bury_orphans, death
 from muster.launch.lines import LineReader, LogFile, Screen
 from muster.launch.readiness import Readiness
 
@@ -37,7 +36,8 @@ _FINISHED: Final = (Phase.STOPPED, Phase.REFUSED)
 class Supervisor:
     """Runs `programs` until told to stop. `log_dir` gets a file for each role, and `up.log` for its own lines.
 
-    `on_stage(stage)` is called once, when all programs of a stage are ready for the first time.
+    `on_stage(stage)` is called once, when all programs of a stage are ready for the first time; those that the others
+    do not need are waited for `optional_wait_s` at most.
     `restart_s` and `restart_most_s` bound the pause before a daemon that died is started again.
     """
 
@@ -50,6 +50,7 @@ class Supervisor:
         on_stage: Callable[[int], None],
         restart_s: float = 0.5,
         restart_most_s: float = 30.0,
+        optional_wait_s: float = 10.0,
     ) -> None:
         first_s = max(restart_s, 0.01)
         most_s = max(restart_most_s, first_s)
@@ -67,10 +68,13 @@ class Supervisor:
         self._caught: list[int] = []
         self._stage = -1  # the last one whose start has begun
         self._announced = -1  # the last one that was ready
+        self._stage_at = 0.0  # when that start began
+        self._optional_wait_s = optional_wait_s
         self._asked = 0  # how often we were asked to stop
         self._stopping: int | None = None  # the stage that is being stopped
         self._exit_code = 0
         self._told_slow: set[Child] = set()
+        self._adopts = adopts_orphans()
 
     def run(self) -> int:
         """Run until everything has stopped: 0 after a stop on request, 1 if something had to be killed, 2 if a daemon
@@ -108,21 +112,39 @@ class Supervisor:
     # Starting and restarting
 
     def _advance(self, now: float) -> None:
-        """Begin the next stage once all of the present one is ready, or has refused."""
+        """Begin the next stage once all of the present one is ready, has refused, or need not be waited for."""
         while self._asked == 0:
-            present = [child for child in self.children if child.program.stage == self._stage]
-            if not all(child.was_ready or child.phase is Phase.REFUSED for child in present):
+            missing = self._missing()
+            if any(child.program.needed for child in missing):
+                return
+            if missing and now < self._stage_at + self._optional_wait_s:
                 return
             if self._announced < self._stage:
                 self._announced = self._stage
+                if missing:
+                    self._go_on_without(missing)
                 self._on_stage(self._stage)
             later = [child.program.stage for child in self.children if child.program.stage > self._stage]
             if not later:
                 return
             self._stage = min(later)
+            self._stage_at = now
             for child in self.children:
                 if child.program.stage == self._stage:
                     self._start(child, now)
+
+    def _missing(self) -> list[Child]:
+        """Those of the present stage that have never been ready and may yet be."""
+        present = [child for child in self.children if child.program.stage == self._stage]
+        return [child for child in present if not child.was_ready and child.phase is not Phase.REFUSED]
+
+    def _go_on_without(self, missing: list[Child]) -> None:
+        self._told_slow.update(missing)
+        are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+        self.say(
+            f"{_named(missing)} {are} not ready after {self._optional_wait_s:g} s: the start goes on without {them}; "
+            f"the lines above and the log files tell why"
+        )
 
     def _start(self, child: Child, now: float) -> None:
         try:
@@ -153,6 +175,8 @@ class Supervisor:
                 if reader is not None:  # its last words first
                     self._read(child, reader, rounds=_LAST_ROUNDS)
                 self._ended(child, code, now)
+        if self._adopts:
+            bury_orphans([child.pid for child in self.children if child.pid is not None])
 
     def _ended(self, child: Child, code: int, now: float) -> None:
         if child.phase is Phase.STOPPING:
@@ -198,10 +222,9 @@ class Supervisor:
 
     def _asked_to_stop(self, number: int) -> None:
         last = max((child.program.stage for child in self.children), default=0)
-        busy = [child.role for child in self.children if child.alive and child.program.stage == last]
-        names = ", ".join(busy) if len(busy) <= _NAMED_MOST else f"{len(busy)} daemons"
+        busy = [child for child in self.children if child.alive and child.program.stage == last]
         once_more = "Ctrl-C once more" if number == signal.SIGINT else "a second signal"
-        self.say(f"stopping: waiting for {names or 'nobody'} to finish what runs; {once_more} ends it at once")
+        self.say(f"stopping: waiting for {_named(busy) or 'nobody'} to finish what runs; {once_more} ends it at once")
         self.stop()
 
     def _stop_stage(self, stage: int, now: float) -> None:
@@ -273,6 +296,8 @@ class Supervisor:
         moments += [child.again_at for child in self.children if child.phase is Phase.STOPPING]
         moments += [child.started_at + _SLOW_START_S for child in self.children if self._may_be_slow(child)]
         moments += [rested_at for _, rested_at in self._resting.values()]
+        if self._announced < self._stage and now < self._stage_at + self._optional_wait_s:
+            moments.append(self._stage_at + self._optional_wait_s)
         if self._readiness.next_at is not None:
             moments.append(self._readiness.next_at)
         soonest = min(moments, default=_NEVER)
@@ -285,6 +310,8 @@ class Supervisor:
         self._selector.register(reader.fd, selectors.EVENT_READ, lambda: self._read(child, reader))
 
     def _read(self, child: Child, reader: LineReader, *, rounds: int = _ROUNDS) -> None:
+        if reader.closed:  # by another event of the same moment
+            return
         lines, closed = reader.read(rounds=rounds)
         if lines:
             child.last_line = lines[-1].decode("utf-8", "replace").strip() or child.last_line
@@ -295,7 +322,7 @@ class Supervisor:
         if closed:
             if self._readers.get(child) is reader:
                 del self._readers[child]
-            os.close(reader.fd)
+            reader.close()
         else:
             self._resting[reader] = (child, time.monotonic() + _REST_S)
 
@@ -326,3 +353,9 @@ class Supervisor:
                 signal.signal(number, action)
             ours.close()
             theirs.close()
+
+
+def _named(children: Sequence[Child]) -> str:
+    """Their roles; of many the first ones, and how many more there are."""
+    names = ", ".join(child.role for child in children[:_NAMED_MOST])
+    return names if len(children) <= _NAMED_MOST else f"{names} and {len(children) - _NAMED_MOST} more"

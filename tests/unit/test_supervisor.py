@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import pytest
 
-from muster.launch.children import Program, death
+from muster.launch.children import Child, Program, death
 from muster.launch.lines import Screen
 from muster.launch.supervisor import Supervisor
-from tests.support.processes import command_of, freeze, wait_gone
+from tests.support.processes import command_of, freeze, until, wait_gone
 
 NOTIFY = """
 import os, socket, sys, signal, time
@@ -40,7 +40,7 @@ class Rig:
         """Call `act` when a line with `text` is shown for the first time; in the order of these calls."""
         self.acts.append((text, act))
 
-    def play(self, *programs: Program) -> int:
+    def play(self, *programs: Program, optional_wait_s: float = 10.0) -> int:
         reading, writing = os.pipe()
         reader = threading.Thread(target=self._read, args=(reading,), daemon=True)
         reader.start()
@@ -51,6 +51,7 @@ class Rig:
             on_stage=self._on_stage,
             restart_s=0.02,
             restart_most_s=0.05,
+            optional_wait_s=optional_wait_s,
         )
         try:
             return self.supervisor.run()
@@ -138,6 +139,23 @@ def test_one_that_ends_without_being_asked_is_started_again(rig: Rig, tmp_path: 
         assert rig.has(words)
 
 
+def test_one_that_is_ready_and_dead_before_anybody_looks_is_started_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Child.start
+
+    def start_and_outlive(child: Child, *args: object) -> int:
+        reading = start(child, *args)  # type: ignore[arg-type]
+        os.waitid(os.P_PID, child.pid or 0, os.WEXITED | os.WNOWAIT)
+        return reading
+
+    monkeypatch.setattr(Child, "start", start_and_outlive)
+    rig.on("web died (exit code 3)", interrupt())
+    assert rig.play(program("web", NOTIFY + "print('words', flush=True); ready(); sys.exit(3)")) == 0
+    assert rig.has("web is ready")
+    assert rig.has("| words")
+
+
 def test_a_refused_configuration_stops_everything_with_its_message(rig: Rig) -> None:
     refuse = NOTIFY + "print('port 1 is not mine', file=sys.stderr); sys.exit(2)"
     assert rig.play(program("master", STAY), program("web", refuse, stage=1), program("never", STAY, stage=2)) == 2
@@ -152,6 +170,26 @@ def test_one_that_the_others_can_do_without_is_left_out(rig: Rig) -> None:
     rig.on("all of stage 1", interrupt())
     assert rig.play(program("master", STAY), program("agent", refuse, stage=1, needed=False)) == 0
     assert rig.stages == [0, 1]
+
+
+def test_one_that_the_others_can_do_without_is_waited_for_a_while_only(rig: Rig) -> None:
+    never = program("agent-1", "import signal; signal.pause()", stage=1, needed=False)
+    dies = program("agent-2", "raise SystemExit(1)", stage=1, needed=False)
+    rig.on("agent-1, agent-2 are not ready after 0.1 s: the start goes on without them", lambda: None)
+    rig.on("all of stage 1", interrupt())
+    assert rig.play(program("master", STAY), never, dies, program("agent-3", STAY, stage=1), optional_wait_s=0.1) == 0
+    assert rig.stages == [0, 1]
+
+
+def test_one_that_the_others_need_is_waited_for_as_long_as_it_takes(rig: Rig, tmp_path: Path) -> None:
+    sent = tmp_path / "go"
+    os.mkfifo(sent)
+    needed = program("web", NOTIFY + f"open({str(sent)!r}).read(); ready(); signal.pause()")
+    other = program("agent", "import signal; signal.pause()", needed=False)
+    rig.on("agent is starting", lambda: sent.write_text("go"))
+    rig.on("web is ready", lambda: None)
+    rig.on("all of stage 0", interrupt())
+    assert rig.play(needed, other, optional_wait_s=0.0) == 0
 
 
 def test_a_program_that_is_not_there_is_tried_again(rig: Rig) -> None:
@@ -296,6 +334,41 @@ Supervisor([program], log_dir=Path({str(tmp_path)!r}), screen=screen, on_stage=p
         assert pid and "pause" in command_of(pid)
         supervisor.kill()
         wait_gone(pid, 5)
+
+
+def test_processes_that_lose_their_parent_are_buried_where_they_fall_to_us(tmp_path: Path) -> None:
+    # As process 1 of a container, or where a service manager made us a subreaper.
+    orphan = "import os; print('orphan', os.getpid(), flush=True)"
+    middle = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {orphan!r}])"
+    long = NOTIFY + f"import subprocess; subprocess.run([sys.executable, '-c', {middle!r}]); ready(); signal.pause()"
+    short = NOTIFY + "ready(); sys.exit(7)"
+    code = f"""
+import ctypes, os, sys
+from pathlib import Path
+from muster.launch.children import Program
+from muster.launch.lines import Screen
+from muster.launch.supervisor import Supervisor
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+programs = [
+    Program(role=role, argv=(sys.executable, "-c", code), stage=0, environ=dict(os.environ), stop_s=5, hurry_s=5)
+    for role, code in (("web", {long!r}), ("short", {short!r}))
+]
+screen = Screen(1, width=3, colours=False)
+sys.exit(Supervisor(programs, log_dir=Path({str(tmp_path)!r}), screen=screen, on_stage=print, restart_s=0.05).run())
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        shown: list[str] = []
+        for line in supervisor.stdout:
+            shown.append(line)
+            text = "".join(shown)
+            if "orphan" in text and "web is ready" in text and text.count("exit code 7") > 1:
+                break
+        pid = next(int(line.split()[-1]) for line in shown if "orphan" in line)
+        until(lambda: not Path(f"/proc/{pid}").exists(), "the orphan is buried", timeout_s=5)
+        supervisor.send_signal(signal.SIGTERM)
+        supervisor.stdout.read()
+        assert supervisor.wait(10) == 0
 
 
 def test_the_words_for_a_death() -> None:
