@@ -13,6 +13,7 @@ import msgspec
 
 from common.errors import FieldError, InvalidRequest, TooLarge
 from common.model import OnStop
+from common.wire import from_wire
 
 NAME_MOST = 200
 PRIORITY_MOST = 4294967295
@@ -74,21 +75,7 @@ def _sizes(request: TaskRequest) -> dict[str, int]:
 
 def from_map(value: dict[str, Any]) -> TaskRequest:
     """The request another process sent as a plain map; raises `InvalidRequest` naming the field."""
-    try:
-        return msgspec.convert(value, TaskRequest, builtin_types=(bytes,))
-    except msgspec.ValidationError as error:
-        raise invalid(error) from error
-
-
-def invalid(error: msgspec.ValidationError) -> InvalidRequest:
-    """msgspec's complaint as ours, with the path of the field."""
-    text, _, path = str(error).partition(" - at `$")
-    field = path.rstrip("`").lstrip(".")
-    if not field and "field `" in text:  # "Object contains unknown field `x`", "Object missing required field `x`"
-        field = text.split("`")[1]
-        text = "this field is not known" if "unknown field" in text else "this field is required"
-    field = field or "request"
-    return InvalidRequest(f"{field}: {text}", fields=[FieldError(field, text)])
+    return from_wire(TaskRequest, value)
 
 
 def default_name(script: bytes) -> str:

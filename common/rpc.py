@@ -8,6 +8,7 @@ zerorpc's shared context is honoured: `resolve_endpoint`, `get_task_context`, `l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import zerorpc
@@ -49,7 +50,7 @@ class _ZerorpcCarrier:
         header.update(self._context.hook_get_task_context())
         self._context.hook_client_before_request(zerorpc.Event(name, args, self._context, header))
 
-    def before_exec(self, header: dict[str, Any], name: str, args: list[Any]) -> None:
+    def before_exec(self, header: dict[str, Any], name: str, args: Sequence[Any]) -> None:
         self._context.hook_load_task_context(header)
         self._context.hook_server_before_exec(zerorpc.Event(name, args, self._context, header))
 

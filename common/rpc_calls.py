@@ -35,11 +35,14 @@ class Method:
     `inline` methods run inside the receive loop: cheapest, and they must never wait (trying to raises at once).
     `on_unroutable(peer, method, result)` is called when the result cannot reach its caller any more (gone, no longer
     waiting, not reading, or the result is too large to send), so that what it granted can be taken back at once.
+    `takes` is the type of the list of arguments, such as `tuple[Beat]`: they are decoded straight into it, so that what
+    is too long or of another shape is refused by its first bytes. None: any plain values, which `fn` checks itself.
     """
 
     fn: Callable[..., Any]
     inline: bool = False
     on_unroutable: Callable[[Peer, str, Any], None] | None = None
+    takes: Any = None
 
 
 class RpcMetrics:

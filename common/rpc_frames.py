@@ -71,6 +71,17 @@ class Message:
         value = self.header.get("request_id")
         return value if type(value) is str and len(value) <= MAX_NAME_CHARS else None
 
+    def args_as(self, decoder: msgspec.msgpack.Decoder[Any]) -> tuple[Any, ...]:
+        """The arguments as `decoder_of` made it decode them; raises `FrameError`, or `msgspec.ValidationError` naming
+        what does not fit, by then without having decoded what stands behind it."""
+        try:
+            value: tuple[Any, ...] = decoder.decode(self._raw)
+        except msgspec.ValidationError:
+            raise
+        except _DECODE_ERRORS as error:
+            raise FrameError(f"the arguments cannot be decoded: {error}") from error
+        return value
+
     def args(self) -> list[Any]:
         """The arguments; raises `FrameError` when they are not a list or cannot be decoded."""
         value = self.payload()
@@ -95,6 +106,11 @@ _ANY = msgspec.msgpack.Decoder(ext_hook=_no_extensions)
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError, MemoryError)
 _ENCODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError, NotImplementedError)
+
+
+def decoder_of(takes: Any) -> msgspec.msgpack.Decoder[Any]:
+    """A decoder of arguments of this type, for `Message.args_as`."""
+    return msgspec.msgpack.Decoder(takes, ext_hook=_no_extensions)
 
 
 def parse(blob: Buffer) -> Message:

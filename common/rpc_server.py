@@ -11,10 +11,11 @@ import contextvars
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gevent
+import msgspec
 import zmq
 from gevent.hub import get_hub
 from greenlet import greenlet
@@ -34,6 +35,7 @@ from common.rpc_answers import Answers, internal_error
 from common.rpc_calls import Call, Method, Peer, RpcMetrics, current
 from common.rpc_socket import PlainSocket, Port, apply_options
 from common.rpc_zap import DOMAIN, ServerCarrier, ZapDoor
+from common.wire import invalid
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class ServerCore:
     ) -> None:
         self._bind_to = endpoint
         self._methods = dict(methods)
+        self._decoders = {name: frames.decoder_of(m.takes) for name, m in methods.items() if m.takes is not None}
         self._secret_key = secret_key
         self._public_key = public_key
         self._authorize = authorize
@@ -226,9 +229,7 @@ class ServerCore:
         else:
             self._start(call, args)
 
-    def _admit(
-        self, peer: Peer, message: frames.Message, message_id: bytes
-    ) -> tuple[Call, list[Any]] | tuple[None, list[Any]]:
+    def _admit(self, peer: Peer, message: frames.Message, message_id: bytes) -> tuple[Call | None, Sequence[Any]]:
         """The call to carry out, or None when it is to be ignored; raises what is to be answered."""
         if message.version != frames.VERSION:
             raise ProtocolError(f"Speak version {frames.VERSION} of the protocol.")
@@ -246,12 +247,18 @@ class ServerCore:
             return None, []
         if not method.inline:
             self._check_room(peer)
-        try:
-            args = message.args()
-        except frames.FrameError as error:
-            raise Malformed(f"{name}: {error}.") from error
+        args = self._args(message)
         self._carrier.before_exec(message.header, name, args)
         return call, args
+
+    def _args(self, message: frames.Message) -> Sequence[Any]:
+        decoder = self._decoders.get(message.name)
+        try:
+            return message.args() if decoder is None else message.args_as(decoder)
+        except frames.FrameError as error:
+            raise Malformed(f"{message.name}: {error}.") from error
+        except msgspec.ValidationError as error:
+            raise invalid(error, method=message.name) from error
 
     def _check_room(self, peer: Peer) -> None:
         if len(self._pending) >= self._max_pending:
@@ -261,7 +268,7 @@ class ServerCore:
 
     # -- carrying out --------------------------------------------------------------------------------------------
 
-    def _start(self, call: Call, args: list[Any]) -> None:
+    def _start(self, call: Call, args: Sequence[Any]) -> None:
         """Run the method in a greenlet of its own, from here to its first wait at once."""
         if self._idle:
             serving = self._idle.pop()
@@ -273,7 +280,7 @@ class ServerCore:
         self.metrics.pending = len(self._pending)
         serving.switch(call, args)
 
-    def _work(self, call: Call, args: list[Any]) -> None:
+    def _work(self, call: Call, args: Sequence[Any]) -> None:
         """A greenlet that serves one call after the other: a new one for each would double the cost of a short call."""
         me = greenlet.getcurrent()
         while True:
@@ -301,7 +308,7 @@ class ServerCore:
             del self._pending_of[who]
         self.metrics.pending = len(self._pending)
 
-    def _carry_out(self, call: Call, args: list[Any]) -> None:
+    def _carry_out(self, call: Call, args: Sequence[Any]) -> None:
         try:
             result = call.method.fn(call.peer, *args)
         except MusterError as error:

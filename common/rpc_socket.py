@@ -8,7 +8,7 @@ option lookup per frame). Everything runs in the loop's own thread; callbacks mu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import zmq
@@ -50,7 +50,7 @@ class Carrier(Protocol):
     def before_request(self, header: dict[str, Any], name: str, args: tuple[Any, ...]) -> None:
         """Let the hooks see, and add to the header of, a request that is about to be sent."""
 
-    def before_exec(self, header: dict[str, Any], name: str, args: list[Any]) -> None:
+    def before_exec(self, header: dict[str, Any], name: str, args: Sequence[Any]) -> None:
         """Let the hooks see, or refuse by raising, a request that is about to be carried out."""
 
     def remote_error(self, name: str, message: str, traceback: str | None) -> Exception:

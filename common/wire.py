@@ -5,6 +5,7 @@ A field added with a default keeps old and new peers talking; unknown fields fro
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from common.errors import FieldError, InvalidRequest
 from common.model import Record
 
 T = TypeVar("T")
+_ARGUMENT = re.compile(r"^\[(\d+|\.\.\.)\]")
 
 
 def to_wire(record: Record | list[Any]) -> Any:
@@ -25,9 +27,20 @@ def from_wire(kind: type[T], value: Any) -> T:
     try:
         return msgspec.convert(value, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        field = path.rstrip("`").lstrip(".") or "request"
-        raise InvalidRequest(f"{field}: {text}", fields=[FieldError(field, text)]) from error
+        raise invalid(error) from error
+
+
+def invalid(error: msgspec.ValidationError, *, method: str | None = None) -> InvalidRequest:
+    """msgspec's complaint as ours, with the path of the field. `method`: whose list of arguments it was; the number of
+    the argument is left out then, records come as the only one."""
+    text, _, path = str(error).partition(" - at `$")
+    path = path.rstrip("`")
+    field = (path if method is None else _ARGUMENT.sub("", path)).lstrip(".")
+    if not field and "field `" in text:  # "Object contains unknown field `x`", "Object missing required field `x`"
+        field = text.split("`")[1]
+        text = "this field is not known" if "unknown field" in text else "this field is required"
+    field = field or method or "request"
+    return InvalidRequest(f"{field}: {text}", fields=[FieldError(field, text)])
 
 
 def pack(record: Record) -> bytes:

@@ -16,7 +16,7 @@ from common import log
 from common.config import Settings
 from common.errors import Conflict, FieldError, InvalidRequest, MusterError, NotFound
 from common.model import FINAL_STATES, Agent, AgentState, RunState, evolve
-from master.asks import About, Beat
+from master.asks import About, Beat, known_facts
 from master.keys import Keys
 from master.leases import Leases
 from master.ledger import Ledger
@@ -74,7 +74,7 @@ class Agents:
     def beat(self, presence: Presence, beat: Beat) -> list[str]:
         """A heartbeat of the process that registered: the runs it names but does not hold. Never waits."""
         self.heard(presence, holding=bool(beat.held))
-        self._note_facts(presence, beat.facts, beat.wall_ms)
+        self._note_facts(presence, known_facts(beat.facts), beat.wall_ms)
         return self._leases.renew(presence.agent.id, beat.held, now_s=presence.heard_s)
 
     def came_in(self, presence: Presence, about: About, *, afresh: bool) -> None:
@@ -82,7 +82,7 @@ class Agents:
         if afresh:
             self._leases.forget_told(presence.agent.id)
         self.heard(presence, holding=bool(about.held))
-        self._note_facts(presence, about.facts, about.wall_ms)
+        self._note_facts(presence, known_facts(about.facts), about.wall_ms)
 
     def _note_facts(self, presence: Presence, facts: dict[str, Any] | None, wall_ms: int | None) -> None:
         if facts is not None:

@@ -1,6 +1,7 @@
 """The agents' door: the table of methods that agents may call, and the shape of what they say. No logic.
 
-Each method reads its arguments, finds out which agent the key speaks for, and hands over to a use-case.
+Arguments come decoded and checked (`master.asks`). Each method finds out which agent the key speaks for, and hands
+over to a use-case.
 """
 
 from __future__ import annotations
@@ -10,10 +11,22 @@ from typing import Any
 
 from common.config import Settings
 from common.errors import Conflict
+from common.model import evolve
 from common.rpc import Method, Peer, current_call
-from common.wire import from_wire
 from master.agents import Agents
-from master.asks import About, Beat, Chunk, EnrolAsk, HeldPairs, PullAsk, ResultTold
+from master.asks import (
+    HELD_MOST,
+    PULL_MOST,
+    About,
+    Beat,
+    Chunks,
+    EnrolAsk,
+    HeldPairs,
+    Offset,
+    PullAsk,
+    ResultsTold,
+    Token,
+)
 from master.blobs import Submissions
 from master.dispatch import Dispatch
 from master.enrolment import Enrolment
@@ -23,7 +36,7 @@ from master.outputs import Outputs
 from master.presence import Fleet, Presence
 from master.results import Results
 
-_REGISTER = {"cancel": [], "stale": [], "register": True, "draining": False}
+_REGISTER = {"cancel": [], "stale": [], "register": True}
 
 
 class AgentDoor:
@@ -57,24 +70,23 @@ class AgentDoor:
     def table(self) -> Mapping[str, Method]:
         """Name → method. The heartbeat touches memory only and is served in the receive loop."""
         return {
-            "enrol": Method(self.enrol),
-            "register": Method(self.register),
-            "heartbeat": Method(self.heartbeat, inline=True),
-            "pull_task": Method(self.pull_task, on_unroutable=self.pull_lost),
-            "begin": Method(self.begin),
-            "release": Method(self.release),
-            "output": Method(self.output),
-            "result": Method(self.result),
-            "blob": Method(self.blob),
+            "enrol": Method(self.enrol, takes=tuple[EnrolAsk]),
+            "register": Method(self.register, takes=tuple[About]),
+            "heartbeat": Method(self.heartbeat, inline=True, takes=tuple[Beat]),
+            "pull_task": Method(self.pull_task, on_unroutable=self.pull_lost, takes=tuple[PullAsk]),
+            "begin": Method(self.begin, takes=tuple[HeldPairs]),
+            "release": Method(self.release, takes=tuple[HeldPairs]),
+            "output": Method(self.output, takes=tuple[Chunks]),
+            "result": Method(self.result, takes=tuple[ResultsTold]),
+            "blob": Method(self.blob, takes=tuple[Token, Offset]),
         }
 
-    def enrol(self, peer: Peer, request: Any) -> dict[str, Any]:
+    def enrol(self, peer: Peer, ask: EnrolAsk) -> dict[str, Any]:
         """Become an agent by a join token."""
-        return self._enrolment.enrol(peer, from_wire(EnrolAsk, request))
+        return self._enrolment.enrol(peer, ask)
 
-    def register(self, peer: Peer, about: Any) -> dict[str, Any]:
+    def register(self, peer: Peer, told: About) -> dict[str, Any]:
         """A process of an agent announces itself."""
-        told = from_wire(About, about)
         presence = self._enrolment.register(peer, told)
         agent = presence.agent
         named = [(run_id, lease) for run_id, _, lease in [*told.held, *told.ended]]
@@ -106,12 +118,11 @@ class AgentDoor:
             "output_window": settings.output_window,
         }
 
-    def heartbeat(self, peer: Peer, beat: Any) -> dict[str, Any]:
+    def heartbeat(self, peer: Peer, told: Beat) -> dict[str, Any]:
         """A sign of life: what the agent should know about the runs it names."""
-        told = from_wire(Beat, beat)
         presence = self._known(peer)
         if presence is None or presence.session != told.session:
-            return _REGISTER
+            return {**_REGISTER, "draining": False}
         stale = self._agents.beat(presence, told)
         return {
             "cancel": self._leases.cancels(presence.agent.id, untold=False),
@@ -121,12 +132,14 @@ class AgentDoor:
             "slots": presence.slots,
         }
 
-    def pull_task(self, peer: Peer, ask: Any) -> dict[str, Any]:
+    def pull_task(self, peer: Peer, told: PullAsk) -> dict[str, Any]:
         """Wait for work."""
-        told = from_wire(PullAsk, ask)
         presence = self._known(peer)
         if presence is None:
             return {"runs": [], **_REGISTER}
+        # As many as it may still name in one call, and no more than it announced, whatever it says now.
+        spare = HELD_MOST // 2 - self._leases.held_by(presence.agent.id)
+        told = evolve(told, free_slots=max(0, min(told.free_slots, PULL_MOST, presence.slots, spare)))
         call = current_call()
         return self._dispatch.pull(presence, told, remaining_s=None if call is None else call.remaining_s)
 
@@ -136,29 +149,29 @@ class AgentDoor:
         if presence is not None:
             self._dispatch.unroutable(presence.agent.id, answer)
 
-    def begin(self, peer: Peer, runs: Any) -> list[dict[str, Any]]:
+    def begin(self, peer: Peer, runs: HeldPairs) -> list[dict[str, Any]]:
         """Ask for leave to fork."""
-        return self._dispatch.begin(self._heard(peer), from_wire(HeldPairs, runs))
+        return self._dispatch.begin(self._heard(peer), runs)
 
-    def release(self, peer: Peer, runs: Any) -> bool:
+    def release(self, peer: Peer, runs: HeldPairs) -> bool:
         """Give back what was not begun."""
-        self._dispatch.give_back(self._speaker(peer), from_wire(HeldPairs, runs))
+        self._dispatch.give_back(self._speaker(peer), runs)
         self._heard(peer)
         return True
 
-    def output(self, peer: Peer, chunks: Any) -> dict[str, Any]:
+    def output(self, peer: Peer, chunks: Chunks) -> dict[str, Any]:
         """Hand in output."""
-        return self._outputs.append(self._heard(peer), from_wire(list[Chunk], chunks))
+        return self._outputs.append(self._heard(peer), chunks)
 
-    def result(self, peer: Peer, results: Any) -> list[dict[str, Any]]:
+    def result(self, peer: Peer, results: ResultsTold) -> list[dict[str, Any]]:
         """Tell how attempts ended."""
-        answers = self._results.take(self._speaker(peer), from_wire(list[ResultTold], results))
+        answers = self._results.take(self._speaker(peer), results)
         self._heard(peer)  # after it: one that holds nothing any more is expected less often
         return answers
 
-    def blob(self, peer: Peer, sha256: Any, offset: Any) -> dict[str, Any]:
+    def blob(self, peer: Peer, sha256: Token, offset: Offset) -> dict[str, Any]:
         """Fetch a piece of a large script."""
-        return self._submissions.piece(self._heard(peer), from_wire(str, sha256), max(0, from_wire(int, offset)))
+        return self._submissions.piece(self._heard(peer), sha256, offset)
 
     def _known(self, peer: Peer) -> Presence | None:
         agent_id = self._keys.agent_of(peer)

@@ -16,7 +16,7 @@ import msgspec
 from werkzeug.routing import BaseConverter
 
 from common.errors import InvalidRequest, Malformed, MusterError, TooLarge, UnsupportedContentType
-from common.requests import invalid
+from common.wire import invalid
 from webserver.problems import BrokenBody
 from webserver.security import Caller, require_admin
 from webserver.server import ROUTE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -239,8 +240,8 @@ def test_an_agents_clock_says_nothing_about_its_liveness(here: MasterHere) -> No
 
 def test_facts_are_shown_at_once_and_stored_once_a_minute(here: MasterHere) -> None:
     a = here.agent("a")
-    a.beat(facts={"load": 1.5})
-    assert here.web("get_agent", "a")["facts"]["load"] == 1.5
+    a.beat(facts={"load": [1.5]})
+    assert here.web("get_agent", "a")["facts"]["load"] == [1.5]
 
     def stored() -> object:
         agent = here.master.store.read(lambda tx: tx.get_agent(a.agent_id))
@@ -248,10 +249,66 @@ def test_facts_are_shown_at_once_and_stored_once_a_minute(here: MasterHere) -> N
         return agent.facts.get("load")
 
     here.advance(30.0, step=1.0)
-    a.beat(facts={"load": 2.5})
+    a.beat(facts={"load": [2.5]})
     assert stored() is None
     here.advance(31.0, step=1.0)
-    assert stored() == 2.5
+    assert stored() == [2.5]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({"boot_at_ms": "oops", "cpus": 4}, {"cpus": 4}),
+        ({None: 1, "cpus": 4}, {"cpus": 4}),
+        ({7: 1, "os": ["x"], "load": [0.5, 1.0]}, {"load": [0.5, 1.0]}),
+        ({"cpus": -1, "load": ["x"], "arch": "x" * 301, "memory_used": 1 << 63, "kernel": "6"}, {"kernel": "6"}),
+        ({"cpus": 4, "os": None, "clock_skew": 5}, {"cpus": 4}),
+        ({"cpu_percent": float("nan"), "load": [float("inf")]}, {}),
+        ({"addresses": ["x" * 99] * 1000}, {"cpus": 2}),
+        ({"unheard_of": "x" * 20_000, "cpus": 4}, {"cpus": 2}),
+        ([1], {"cpus": 2}),
+        (None, {"cpus": 2}),
+    ],
+)
+def test_facts_that_are_wrong_or_unknown_are_left_out(here: MasterHere, said: object, shown: dict[str, object]) -> None:
+    a = here.agent("a")
+    assert a.beat(facts=said)["register"] is False
+    assert here.web("get_agent", "a")["facts"] == shown
+
+
+def test_labels_and_queues_are_bounded_in_all(here: MasterHere) -> None:
+    a = here.agent("a")
+    with pytest.raises(InvalidRequest, match="queues and labels"):
+        a.register(labels={f"k{n}": "x" * 290 for n in range(100)})
+    with pytest.raises(InvalidRequest, match="queues"):
+        a.register(queues=["q"] * 1_001)
+
+
+@pytest.mark.parametrize("method", ["heartbeat", "pull_task", "begin", "release", "output", "result", "register"])
+def test_too_many_at_once_are_refused_before_they_are_read(here: MasterHere, method: str) -> None:
+    a = here.agent("a")
+    many: list[object] = [["", ""]] * 380_000
+    ask = {
+        "session": a.session,
+        "pull": 1,
+        "free_slots": 1,
+        "held": many,
+        "hostname": "",
+        "machine_id": "",
+        "boot_id": "",
+    }
+    began = time.thread_time()
+    with pytest.raises(InvalidRequest, match="length <= "):
+        a.call(method, ask if method in ("heartbeat", "pull_task", "register") else many)
+    assert time.thread_time() - began < 1.0  # all of it, sending included; decoding alone took longer
+    assert a.beat()["register"] is False
+
+
+def test_a_pull_brings_no_more_than_the_agent_announced(here: MasterHere) -> None:
+    a = here.agent("a", slots=3)
+    for _ in range(5):
+        here.submit(targets=["a"])
+    assert len(a.claim(1_000_000)) == 3
 
 
 def test_an_agent_known_offline_stays_so_over_a_restart_and_one_that_was_online_gets_its_time(here: MasterHere) -> None:
