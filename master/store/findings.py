@@ -185,6 +185,13 @@ def _sets(db: sqlite3.Connection) -> Iterator[str]:
     )
     for (scope,) in db.execute(sql):
         yield f"set {scope} has members listed, but no offers"
+    sql = (
+        "SELECT DISTINCT m.scope, m.agent_id FROM set_members m"
+        " JOIN offers o ON o.scope = m.scope AND (o.priority, o.seq) < (m.priority, m.seq)"
+        " WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.agent_id = m.agent_id AND r.seq = o.seq)"
+    )
+    for scope, agent_id in db.execute(sql):
+        yield f"set {scope} hides an offer from its member {agent_id}"
     enrolled = {row[0] for row in db.execute("SELECT id FROM agents")}
     for scope, members in db.execute("SELECT scope, members FROM sets WHERE waiting > 0"):
         listed = {row[0] for row in db.execute("SELECT agent_id FROM set_members WHERE scope = ?", (scope,))}

@@ -3,7 +3,8 @@
 For each task and scope with a ready run there is one row: in `offers` while the task is open, in `withdrawn` once an
 agent met it while the task was closed. So a claim meets nothing that cannot run, and each withdrawal is paid for once.
 Scopes: `a:AGENT` for addressed runs, `q:QUEUE` for runs anybody may take, `s:HASH` for a set of candidates; a set's
-members are looked up by agent, and stand there only while the set has rows.
+members are looked up by agent, and stand there only while the set has rows. Each member has a place before which the
+set holds nothing for it: raised by the claim that finds it so, lowered by whoever offers something before it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,24 @@ import msgspec
 
 from common.model import Offer, Run, RunState
 from master.store import rows, statements
-from master.store.passed import FIRST, Passed, Place, Spans
+from master.store.passed import FIRST, NOWHERE, Passed, Place, Spans
 from master.store.reads import Tx
 
 _PAGE_MOST = 1024
+_SETS_PAGE = 8
 
 
 def _place(row: rows.Row) -> Place:
     return (row[1], row[2])
+
+
+def _filled(found: list[rows.Row], limit: int, *, before: Place) -> bool:
+    """Whether `limit` offers are found that all come before a place; what is too much goes."""
+    if len(found) < limit:
+        return False
+    found.sort(key=_place)
+    del found[limit:]
+    return before > _place(found[-1])
 
 
 def set_scope(queue: str, candidates: Iterable[str]) -> str:
@@ -44,25 +55,42 @@ class OfferReads(Tx):
     def heads(self, agent_id: str, queues: Collection[str] | None, *, limit: int) -> list[Offer]:
         """See `ReadTx.heads`."""
         found = self.all(statements.OFFERS_OF_SCOPE, f"a:{agent_id}", limit)
-        for first, scope in sorted(self._shared_scopes(agent_id, queues)):
-            if len(found) >= limit:
-                found.sort(key=_place)
-                del found[limit:]
-                if first > _place(found[-1]):
-                    break  # this scope and those behind it begin later than all that was asked for
+        for first, scope in sorted(self._queue_scopes(queues)):
+            if _filled(found, limit, before=first):
+                break
             found += self._usable(agent_id, scope, limit)
+        self._add_sets(found, agent_id, queues, limit)
         found.sort(key=_place)
         return [Offer(scope=row[0], priority=row[1], seq=row[2], task_id=row[3]) for row in found[:limit]]
 
-    def _shared_scopes(self, agent_id: str, queues: Collection[str] | None) -> list[tuple[Place, str]]:
-        """The agent's queues and sets, each with a place that nothing in it comes before."""
-        scopes = [
-            ((priority, seq), scope)
-            for scope, priority, seq, queue in self.all(statements.SET_HEADS, agent_id)
-            if queues is None or queue in queues
-        ]
+    def _add_sets(self, found: list[rows.Row], agent_id: str, queues: Collection[str] | None, limit: int) -> None:
+        """Add the usable offers of the agent's sets, as far as these can come among the first `limit`."""
+        raised: list[tuple[Place, str]] = []
+        place, page = FIRST, _SETS_PAGE
+        while page == _SETS_PAGE:
+            sets = self.all(statements.SETS_OF_AGENT, agent_id, *place, _SETS_PAGE)
+            page = len(sets)
+            for scope, priority, seq, queue in sets:
+                place = (priority, seq)
+                if _filled(found, limit, before=place):
+                    page = 0
+                    break
+                if queues is None or queue in queues:
+                    some = self._usable(agent_id, scope, limit)
+                    found += some
+                    head = _place(some[0]) if some else NOWHERE
+                    if head != place:
+                        raised.append((head, scope))
+        self._raise_sets(agent_id, raised)
+
+    def _raise_sets(self, agent_id: str, raised: list[tuple[Place, str]]) -> None:
+        """Remember where these sets begin for the agent; a snapshot cannot."""
+
+    def _queue_scopes(self, queues: Collection[str] | None) -> list[tuple[Place, str]]:
+        """The queues, each with a place that nothing in it comes before."""
         if queues is not None:
-            return scopes + [(FIRST, f"q:{queue}") for queue in set(queues)]
+            return [(FIRST, f"q:{queue}") for queue in set(queues)]
+        scopes = []
         # Each step looks up the next scope that has something, however many offers the last one has.
         row = self.one(statements.NEXT_QUEUE_HEAD, "q:")
         while row is not None:
@@ -157,8 +185,13 @@ class OfferWrites(OfferReads):
         for span in self._found:
             self._passed.add(*span)
 
+    def _raise_sets(self, agent_id: str, raised: list[tuple[Place, str]]) -> None:
+        self.db.executemany(statements.RAISE_SET, [(*place, agent_id, scope) for place, scope in raised])
+
     def _offered(self, scope: str, place: Place) -> None:
         self._passed.offered(scope, place)
+        if scope.startswith("s:"):
+            self.db.execute(statements.LOWER_SET, (*place, scope, *place))
         if self._found:
             self._found = [span for span in self._found if span[0] != scope]
             self._seen = {key: spans for key, spans in self._seen.items() if key[0] != scope}
@@ -166,7 +199,10 @@ class OfferWrites(OfferReads):
     def given_back(self, before: Run, *, scope: str) -> None:
         """A run anybody may take has left its agent, who may take one of the task again."""
         if before.agent_id is not None:
-            self._passed.offered_again(scope, before.agent_id, (before.priority, before.seq))
+            place = (before.priority, before.seq)
+            self._passed.offered_again(scope, before.agent_id, place)
+            if scope.startswith("s:"):
+                self.db.execute(statements.LOWER_SET_FOR, (*place, before.agent_id, scope, *place))
             self._found = [span for span in self._found if span[:2] != (scope, before.agent_id)]
             self._seen.pop((scope, before.agent_id), None)
 
@@ -208,8 +244,9 @@ class OfferWrites(OfferReads):
         else:
             self.db.executemany(statements.ADD_WITHDRAWN, [(run.seq, name) for name, run in scopes.items()])
         if scope is not None and scope in scopes:
-            self._count_set(scope, +1)
-            self._offered(scope, (scopes[scope].priority, scopes[scope].seq))
+            place = (scopes[scope].priority, scopes[scope].seq)
+            self._count_set(scope, +1, place)
+            self._offered(scope, place)
 
     def make_offer(self, run: Run, *, scope: str | None, offered: bool) -> None:
         """A run has become ready."""
@@ -226,7 +263,7 @@ class OfferWrites(OfferReads):
         else:
             new = bool(self.db.execute(statements.ADD_WITHDRAWN, (run.seq, name)).rowcount)
         if new and not run.addressed:
-            self._count_set(name, +1)
+            self._count_set(name, +1, (run.priority, run.seq))
 
     def take_offer(self, run: Run, *, scope: str | None) -> None:
         """A run, as it was stored while ready, has left that state; the new one is stored already."""
@@ -236,19 +273,19 @@ class OfferWrites(OfferReads):
         gone = self.db.execute(statements.DROP_OFFER, (name, run.priority, run.seq)).rowcount
         gone = gone or self._drop_withdrawn(run.seq, name)
         if gone and not run.addressed:
-            self._count_set(name, -1)
+            self._count_set(name, -1, (run.priority, run.seq))
 
     def _drop_withdrawn(self, seq: int, scope: str) -> bool:
         return self.db.execute(statements.DROP_WITHDRAWN, (seq, scope)).rowcount > 0
 
-    def _count_set(self, scope: str, change: int) -> None:
+    def _count_set(self, scope: str, change: int, place: Place) -> None:
         if not scope.startswith("s:"):
             return
         queue, members, waiting = self.all(statements.GET_SET, scope)[0]
         self.db.execute(statements.SET_WAITING, (waiting + change, scope))
         if waiting == 0:
             names = msgspec.msgpack.decode(members, type=list[str])
-            self.db.executemany(statements.ADD_MEMBER, [(name, scope, queue) for name in names])
+            self.db.executemany(statements.ADD_MEMBER, [(name, scope, queue, *place) for name in names])
         elif waiting + change == 0:
             self.db.execute(statements.DROP_MEMBERS, (scope,))
             self._passed.forget_scope(scope)

@@ -16,6 +16,8 @@ Place = tuple[int, int]
 
 FIRST: Final[Place] = (-1, -1)
 """Before every place."""
+NOWHERE: Final[Place] = (1 << 62, 1 << 62)
+"""Behind every place."""
 _SPANS_MOST: Final = 200_000
 
 

@@ -146,7 +146,8 @@ withdrawn = Table(
 )
 
 # A candidate set, named by the hash of its queue and members. `waiting`: its rows in `offers` and `withdrawn`; while
-# there are any, each member has a row in `set_members`.
+# there are any, each member has a row in `set_members`, with the place (priority, seq) before which the set offers
+# nothing that this member may take.
 sets = Table(
     "sets",
     metadata,
@@ -162,7 +163,10 @@ set_members = Table(
     Column("agent_id", Text, primary_key=True),
     Column("scope", Text, primary_key=True),
     Column("queue", Text, nullable=False),
-    Index("set_members_scope", "scope"),
+    Column("priority", Integer, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Index("set_members_order", "agent_id", "priority", "seq"),
+    Index("set_members_scope", "scope", "priority", "seq"),
     sqlite_with_rowid=False,
 )
 

@@ -12,6 +12,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.expression import ClauseElement
 
 from master.store import schema as t
+from master.store.passed import NOWHERE
 
 _dialect = sqlite.dialect(paramstyle="qmark")
 
@@ -144,16 +145,18 @@ REOFFER: Final = sql(
     )
 )
 CLEAR_WITHDRAWN: Final = sql(delete(t.withdrawn).where(t.withdrawn.c.seq == p("seq")))
-# agent; each of its sets that has something, with the first offer of each
-SET_HEADS: Final = (
+# agent, the place to begin after, how many; sets that hold nothing for the agent are left out
+SETS_OF_AGENT: Final = (
     sql(
-        select(*columns(t.offers, "scope", "priority", "seq"), t.set_members.c.queue)
-        .join_from(t.set_members, t.offers, t.offers.c.scope == t.set_members.c.scope)
-        .where(t.set_members.c.agent_id == p("agent_id"))
+        select(*columns(t.set_members, "scope", "priority", "seq", "queue")).where(
+            t.set_members.c.agent_id == p("agent_id"), t.set_members.c.priority < literal_column(str(NOWHERE[0]))
+        )
     )
-    + " AND (offers.priority, offers.seq) = (SELECT head.priority, head.seq FROM offers AS head"
-    " WHERE head.scope = set_members.scope ORDER BY head.priority, head.seq LIMIT 1)"
+    + " AND (set_members.priority, set_members.seq) > (?, ?) ORDER BY set_members.priority, set_members.seq LIMIT ?"
 )
+RAISE_SET: Final = "UPDATE set_members SET priority = ?, seq = ? WHERE agent_id = ? AND scope = ?"
+LOWER_SET: Final = "UPDATE set_members SET priority = ?, seq = ? WHERE scope = ? AND (priority, seq) > (?, ?)"
+LOWER_SET_FOR: Final = f"{RAISE_SET} AND (priority, seq) > (?, ?)"
 ADD_SET: Final = _insert(t.sets, ignore=True)
 GET_SET: Final = sql(select(t.sets.c.queue, t.sets.c.members, t.sets.c.waiting).where(t.sets.c.scope == p("scope")))
 SET_WAITING: Final = sql(

@@ -74,6 +74,7 @@ BROKEN = [
     ("DELETE FROM offers WHERE scope LIKE 's:%'", "miscounts its offers"),
     ("UPDATE sets SET waiting = 0", "has members listed, but no offers"),
     ("DELETE FROM set_members WHERE agent_id = 'h'", "is not offered to its member h"),
+    ("UPDATE set_members SET priority = 1 << 62 WHERE agent_id = 'h'", "hides an offer from its member h"),
     ("UPDATE meta SET submit_seq = 1", "a task's number is larger than the counter"),
     ("UPDATE meta SET event_seq = 0", "a change's number is larger than the counter"),
     ("UPDATE meta SET commit_seq = 0", "a fence is larger than the counter"),

@@ -144,10 +144,13 @@ def upgrade() -> None:
         sa.Column("agent_id", sa.Text(), nullable=False),
         sa.Column("scope", sa.Text(), nullable=False),
         sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("priority", sa.Integer(), nullable=False),
+        sa.Column("seq", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("agent_id", "scope"),
         sqlite_with_rowid=False,
     )
-    op.create_index("set_members_scope", "set_members", ["scope"], unique=False)
+    op.create_index("set_members_order", "set_members", ["agent_id", "priority", "seq"], unique=False)
+    op.create_index("set_members_scope", "set_members", ["scope", "priority", "seq"], unique=False)
     op.create_table(
         "sets",
         sa.Column("scope", sa.Text(), nullable=False),
