@@ -74,15 +74,19 @@ class Shape:
 def connect(path: Path, *, busy_s: float, cache_kib: int, query_only: bool = False) -> sqlite3.Connection:
     """A connection as all of ours are: explicit transactions, WAL, every commit synced."""
     db = sqlite3.connect(path, isolation_level=None, timeout=busy_s, cached_statements=256)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute(f"PRAGMA cache_size = -{cache_kib}")
-    # Savepoints keep the pages they may have to bring back in memory, not in a file.
-    db.execute("PRAGMA temp_store = MEMORY")
-    # A log that a long reader let grow is cut back at the next checkpoint.
-    db.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
-    if query_only:
-        db.execute("PRAGMA query_only = ON")
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA cache_size = -{cache_kib}")
+        # Savepoints keep the pages they may have to bring back in memory, not in a file.
+        db.execute("PRAGMA temp_store = MEMORY")
+        # A log that a long reader let grow is cut back at the next checkpoint.
+        db.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
+        if query_only:
+            db.execute("PRAGMA query_only = ON")
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
@@ -146,7 +150,11 @@ class SqliteFile:
 
     def _connect_writer(self) -> sqlite3.Connection:
         db = connect(self._path, busy_s=self._busy_s, cache_kib=self._shape.cache_kib)
-        self._ledger.load(db)
+        try:
+            self._ledger.load(db)
+        except BaseException:
+            db.close()
+            raise
         return db
 
     def _connect_reader(self) -> sqlite3.Connection:
