@@ -49,6 +49,7 @@ from common.version import VERSION
 
 logger = logging.getLogger(__name__)
 
+_SCRIPT_MOST = 64 * 1024 * 1024  # the master bounds scripts; this only keeps a wrong size from filling the memory
 _PINGS_S = 5.0  # between the transport's own pings; three missed ones end a connection that died in silence
 
 
@@ -183,7 +184,7 @@ class Daemon:
             holdings=holdings,
             executor=self._executor,
             orders=self._orders,
-            scripts=ScriptCache(self._home.path / "blobs", link=link, largest=settings.max_script),
+            scripts=ScriptCache(self._home.path / "blobs", link=link, largest=max(settings.max_script, _SCRIPT_MOST)),
             bridge=self._bridge,
             clock=clock,
         )

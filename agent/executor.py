@@ -9,6 +9,7 @@ watcher.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -16,8 +17,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from agent.attempt import KILL_REASONS, AttemptKey, AttemptSpec, ExitRecord, spec_message
 from agent.attempt_files import AttemptFiles, boot_id, find_attempts
@@ -28,6 +30,8 @@ from agent.workfile import BadShebang, interpreter_of
 from common import log
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _THREADS_MOST: Final = 1024
 _DEFAULT_OUTPUT_LIMIT: Final = 16 * 1024 * 1024
@@ -122,7 +126,7 @@ class Executor:
             with self._lock:
                 self._active[running.key] = _Active(started=True)
                 self._output_limits[running.key] = running.output_limit
-            future = self._pool.submit(self._until_ended, running.key, running.lease, self._link.adopt(running))
+            future = self._hand_over(self._until_ended, running.key, running.lease, self._link.adopt(running))
             future.add_done_callback(lambda _, key=running.key: self._drop(key))  # type: ignore[misc]
             adopted.append(_adopted(running.key, running.lease, future))
         going_on = {running.key for running in listing.running}
@@ -173,7 +177,7 @@ class Executor:
 
         Done when it is on disk. An error (a full disk) is in the future; then release the runs.
         """
-        return self._pool.submit(self._prepare, specs)
+        return self._hand_over(self._prepare, specs)
 
     def _prepare(self, specs: Sequence[AttemptSpec]) -> None:
         done: list[AttemptFiles] = []
@@ -211,11 +215,38 @@ class Executor:
             self._prepared.discard(spec.key)
         if prepared:
             # The script is on disk: it need not stay in memory for as long as it runs.
-            future = self._pool.submit(self._run, spec.key, spec.lease, self._message(spec))
+            work = partial(self._run, spec.key, spec.lease, self._message(spec))
         else:
-            future = self._pool.submit(self._prepare_and_run, spec)
+            work = partial(self._prepare_and_run, spec)
+        try:
+            future = self._hand_over(work)
+        except BaseException:
+            self._drop(spec.key)
+            raise
         # If an error was its end, its slot is free all the same.
         future.add_done_callback(lambda _: self._drop(spec.key))
+        return future
+
+    def _hand_over(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Have a worker thread do `work`. Raises OSError when there is none to be had; then it is never done.
+
+        A pool that cannot start a thread keeps what it was given in its queue, and does it when another comes free:
+        a run that was told as refused would run after all. So each piece can be called off.
+        """
+        future: Future[T] = Future()
+
+        def do() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work(*arguments))
+                except BaseException as error:  # whatever it is belongs to who waits for the future
+                    future.set_exception(error)
+
+        try:
+            self._pool.submit(do)
+        except RuntimeError as error:
+            if future.cancel():
+                raise OSError(errno.EAGAIN, f"this host starts no more threads ({error})") from error
         return future
 
     def _drop(self, key: AttemptKey) -> None:
@@ -239,7 +270,11 @@ class Executor:
         with self._lock:
             self._prepared.difference_update(keys)
         self._journal.delivered(keys)
-        return self._pool.submit(self._remove, keys)
+        try:
+            return self._hand_over(self._remove, keys)
+        except OSError:
+            self._remove(keys)  # a few small files, and no thread to do it
+            return _done(None)
 
     def _remove(self, keys: list[AttemptKey]) -> None:
         for key in keys:
@@ -350,6 +385,10 @@ class Executor:
         """
         self._link.close(stop_idle=True)
         self._pool.shutdown(wait=True)
+        try:
+            self._journal.close()
+        except OSError as error:  # what it had still to note is told again by the next start, and known there
+            logger.warning("journal not closed", extra=log.fields(error=error.strerror))
 
     def _files(self, key: AttemptKey) -> AttemptFiles:
         return AttemptFiles(self._attempts, *key)
@@ -359,9 +398,9 @@ def _adopted(key: AttemptKey, lease: str, future: Future[ExitRecord]) -> Adopted
     return AdoptedAttempt(run_id=key[0], attempt=key[1], lease=lease, future=future)
 
 
-def _done(record: ExitRecord) -> Future[ExitRecord]:
-    future: Future[ExitRecord] = Future()
-    future.set_result(record)
+def _done(result: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(result)
     return future
 
 

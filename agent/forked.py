@@ -54,6 +54,7 @@ _INTERRUPTING = {
     "stop": "The agent was stopped while the script ran.",
     "drain": "The agent was stopped and the script did not end in time.",
 }
+_NAMED_MOST = 100  # leftovers in a record
 INTERRUPTED = "The shepherd that ran this script was ended from outside, so its result is not known."
 REBOOTED = "The host was restarted while the script ran, so its result is not known."
 
@@ -366,8 +367,8 @@ class ForkedAttempt:
 
 
 def describe(processes: list[Process]) -> list[dict[str, Any]]:
-    """Processes as an exit record names them."""
-    return [{"pid": one.pid, "command": command_of(one.pid)} for one in processes]
+    """Processes as an exit record names them; of very many the first."""
+    return [{"pid": one.pid, "command": command_of(one.pid)} for one in processes[:_NAMED_MOST]]
 
 
 def _spool_trouble(spool: SpoolWriter) -> str | None:

@@ -89,7 +89,7 @@ def spawn(
     try:
         return os.posix_spawn(
             program,
-            command,
+            list(command),
             env,
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(stdio)],
             setsid=True,

@@ -61,7 +61,8 @@ class Ending:
 
     def stop(self, *, kill_grace_s: float) -> None:
         """End every script, and wait for their outcomes to be delivered."""
-        running = self._holdings.at(Stage.RUNNING)
+        # What is being asked for may be forked yet: it is ended right after.
+        running = [*self._holdings.at(Stage.RUNNING), *self._holdings.at(Stage.BEGINNING)]
         logger.info("ending scripts", extra=log.fields(runs=len(running)))
         grace_s = min(kill_grace_s, _STOP_GRACE_S)
         for holding in running:
