@@ -67,6 +67,13 @@ class TooLarge(MusterError):
     status = 413
 
 
+class AnswerTooLarge(MusterError):
+    """The answer is too large for one message: ask for fewer at a time."""
+
+    code = "answer_too_large"
+    status = 500
+
+
 class Unauthorized(MusterError):
     """A valid token is needed: send it as `Authorization: Bearer TOKEN`."""
 

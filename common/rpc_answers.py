@@ -18,7 +18,7 @@ from gevent.hub import get_hub
 
 from common import log
 from common import rpc_frames as frames
-from common.errors import MusterError, TooLarge
+from common.errors import AnswerTooLarge, MusterError
 from common.rpc_calls import Call, Peer, RpcMetrics
 from common.rpc_outbox import Outbox
 from common.rpc_socket import Carrier, Port
@@ -49,11 +49,13 @@ class Answers:
         try:
             blob = frames.pack_result(self._carrier.message_id(), call.message_id, result)
             if len(blob) > self._max_message_bytes:
-                raise TooLarge(f"The answer of {call.name} has {len(blob)} bytes, more than one message may hold.")
+                raise AnswerTooLarge(
+                    f"The answer of {call.name} has {len(blob)} bytes, more than one message may hold: ask for fewer."
+                )
         except frames.FrameError:
             logger.exception("an answer could not be packed", extra=log.fields(method=call.name))
             self.error(call.peer, call.message_id, internal_error())
-        except TooLarge as error:
+        except AnswerTooLarge as error:
             self.error(call.peer, call.message_id, error)
         else:
             if not call.expired:

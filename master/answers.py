@@ -296,8 +296,8 @@ def _shortened(view: dict[str, Any], submission: Submission) -> dict[str, Any]:
     """A task's view for a list: what may be large there is left out, so that a page fits into one message."""
     if submission.targets is not None and len(submission.targets) > _TARGETS_IN_LIST:
         view["targets"] = None
-    if len(submission.raw) > _SPEC_IN_LIST:
-        view.update(args=[], env={})
+    if len(submission.raw) > _SPEC_IN_LIST:  # `args` is null in no other case, which tells the one of `interpreter`
+        view.update(args=None, env=None, interpreter=None)
     return view
 
 

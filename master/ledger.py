@@ -89,6 +89,14 @@ class Ledger:
         finally:
             del self._sweeping[task_id]
 
+    def carry_out(self, task_id: str) -> None:
+        """`finish_sweep` for a caller that waits for it. Whatever befalls it, the decision is carried on."""
+        try:
+            self.finish_sweep(task_id)
+        except BaseException:  # also a caller that is ended where it waits
+            self._sweep_later(task_id)
+            raise
+
     def resume(self) -> None:
         """After a start: take up the decisions whose slices were not all done."""
         cursor: str | None = None

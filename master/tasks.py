@@ -240,7 +240,7 @@ class Tasks:
 
     def _carry_out(self, task_id: str, done: bool) -> Task:
         if not done:
-            self._ledger.finish_sweep(task_id)
+            self._ledger.carry_out(task_id)
         task = self._ledger.read(lambda tx: tx.get_task(task_id))
         if task is None:
             raise NotFound(f"There is no task {task_id}.")

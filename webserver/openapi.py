@@ -13,6 +13,7 @@ import msgspec
 
 from common import requests
 from common.errors import (
+    AnswerTooLarge,
     Busy,
     Forbidden,
     InvalidRequest,
@@ -38,6 +39,7 @@ _ALWAYS: tuple[type[MusterError], ...] = (
     Forbidden,
     InvalidRequest,
     MusterError,
+    AnswerTooLarge,
     ProtocolError,
     Unavailable,
     Busy,

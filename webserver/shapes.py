@@ -26,6 +26,11 @@ Seconds = Annotated[float, msgspec.Meta(description="seconds")]
 Gap = Annotated[list[int], msgspec.Meta(min_length=2, max_length=2, description="[offset, length]")]
 
 
+_LEFT_OUT = msgspec.Meta(
+    description="null in a list of tasks where interpreter, args and env are large; the task itself has all three"
+)
+
+
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all answers."""
 
@@ -56,8 +61,8 @@ class Task(Shape, frozen=True, kw_only=True):
     script_sha256: Sha256
     script_size: Annotated[int, msgspec.Meta(description="bytes")]
     interpreter: list[str] | None
-    args: list[str] = []
-    env: dict[str, str] = {}
+    args: Annotated[list[str] | None, _LEFT_OUT] = None
+    env: Annotated[dict[str, str] | None, _LEFT_OUT] = None
     cwd: str | None
     timeout: Seconds
     parallel: int

@@ -9,7 +9,8 @@ from typing import Any
 import gevent
 import pytest
 
-from common.errors import Conflict, InvalidRequest, KeyReused, NotFound, TooLarge
+from common import faults
+from common.errors import Conflict, InvalidRequest, KeyReused, MusterError, NotFound, TooLarge
 from tests.support.fake_agent import EXITED_0, MasterHere, exited, master_here
 
 
@@ -240,6 +241,40 @@ def test_cancel_reaches_a_parked_pull_at_once(here: MasterHere) -> None:
         here.web("list_agents", 1, None)
     here.web("cancel_task", task["id"])
     assert parked.get(timeout=10)["cancel"] == [[claim["run_id"], "request"]]
+
+
+@pytest.mark.parametrize("failing", ["cancel_task", "retry_task"])
+def test_a_decision_is_carried_on_though_a_slice_failed(
+    here: MasterHere, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    monkeypatch.setattr("master.runs.SLICE", 2)
+    names = [here.agent(f"a{n}").name for n in range(5)]
+    task = here.submit(targets=names)
+    if failing == "retry_task":
+        here.web("cancel_task", task["id"])
+    faults.arm("after-slice-commit=fail@1")
+    try:
+        with pytest.raises(MusterError):
+            here.web(failing, task["id"], *(["failed"] if failing == "retry_task" else []))
+    finally:
+        faults.arm("")
+    if failing == "cancel_task":
+        assert here.task(task, wait_s=30.0)["counts"] == {"cancelled": 5}
+    else:
+        while here.task(task)["reason"] is not None:
+            here.web("list_agents", 1, None)
+        assert here.task(task)["counts"] == {"ready": 5}
+
+
+def test_large_texts_are_null_in_a_list(here: MasterHere) -> None:
+    here.agent("a")
+    small = here.submit(targets=["a"], args=["1"])
+    large = here.submit(targets=["a"], interpreter=["/bin/sh", "x" * 100_000], env={"K": "v"})
+    shown = {view["id"]: view for view in here.web("list_tasks", {}, 50, None)["items"]}
+    fields = ("interpreter", "args", "env")
+    assert [shown[small["id"]][field] for field in fields] == [None, ["1"], {}]
+    assert [shown[large["id"]][field] for field in fields] == [None, None, None]
+    assert here.task(large)["args"] == [] and here.task(large)["env"] == {"K": "v"}
 
 
 def test_one_run_is_cancelled_alone(here: MasterHere) -> None:
