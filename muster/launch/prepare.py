@@ -6,20 +6,23 @@ The master trusts what `keys/trusted.json` lists when it starts.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from agent.identity import AgentHome, Identity
-from common import auth
+from common import auth, pidlock
 from common.errors import Conflict, InvalidRequest
 from common.model import evolve
 
+LOCK_FILE: Final = "up.lock"
+# Any of these in a directory, made by this user, shows that it is a data directory.
+_OURS: Final = (LOCK_FILE, "muster.db", "keys/master.key")
 _NUMBERS_FILE: Final = "numbers.json"
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST_NAME: Final = 64
@@ -38,30 +41,47 @@ class DataLock:
     """The promise that one `muster up` alone uses a data directory; it goes with the process."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Make the directory if needed, and lock it. Raises `Conflict` naming the process that has it."""
+        """Make the directory if needed, and lock it. Raises `Conflict` naming the process that has it, and
+        `InvalidRequest` for a directory that cannot be used or is somebody else's.
+        """
         try:
-            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if data_dir.stat().st_mode & 0o077:
-                data_dir.chmod(0o700)
-            fd = os.open(data_dir / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            _make_private(data_dir)
+            self._fd = pidlock.take(data_dir / LOCK_FILE)
         except OSError as error:
             raise InvalidRequest(f"the data directory {data_dir} cannot be used: {error.strerror or error}") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(fd)
-            process = f"process {holder}" if holder.isdecimal() else "another process"
+        except pidlock.Held as held:
             raise Conflict(
-                f"{data_dir} is in use by {process}: stop that `muster up` first, or name another directory with --data"
+                f"{data_dir} is in use by {held.who}: stop that `muster up` first, "
+                "or name another directory with --data"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        self._fd = fd
 
     def close(self) -> None:
         """Let another one use the directory."""
         os.close(self._fd)
+
+
+def _make_private(data_dir: Path) -> None:
+    """Make the directory, or take the rights of others off one that is there, if that is ours to do.
+
+    A wrong word behind --data must not shut everybody else out of, say, /tmp. Raises `InvalidRequest`, `OSError`.
+    """
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if data_dir.stat().st_mode & 0o077:
+        filled = any(path.name != "lost+found" for path in data_dir.iterdir())  # that is in every new ext4 volume
+        if filled and not any(_made_by_us(data_dir / name) for name in _OURS):
+            raise InvalidRequest(
+                f"the directory {data_dir} can be entered by other users and holds files that are not muster's: name "
+                "another one with --data, or take away the rights of others (chmod 700) if it is meant to be used"
+            )
+        data_dir.chmod(0o700)
+
+
+def _made_by_us(file: Path) -> bool:
+    try:
+        found = file.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def prepare(data_dir: Path, *, agents: int, endpoint: str, hostname: str | None = None) -> list[LocalAgent]:

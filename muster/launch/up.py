@@ -31,7 +31,14 @@ _HURRY_S: Final = 5.0
 _SPARE_S: Final = 10.0
 _WEB_RPC: Final = HostPort("127.0.0.1", 7442)
 # Of the caller's environment these are not for daemons: they would name another server or another settings file.
-_NOT_FOR_DAEMONS: Final = ("MUSTER_URL", "MUSTER_TOKEN", "MUSTER_DATA", "MUSTER_STATE", "MUSTER_CONFIG")
+_NOT_FOR_DAEMONS: Final = (
+    "MUSTER_URL",
+    "MUSTER_TOKEN",
+    "MUSTER_DATA",
+    "MUSTER_STATE",
+    "MUSTER_CONFIG",
+    "MUSTER_JOIN_TOKEN",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +137,9 @@ def _supervise(settings: Settings, places: Places, local_agents: list[LocalAgent
             write_url(places)
         if stage == last:
             notify.ready()  # a service manager may have started us
-            screen.say(welcome(places, local_agents, named_data=named_data))
+            ready = {child.role for child in supervisor.children if child.was_ready}
+            there = [local for local in local_agents if local.name in ready]
+            screen.say(welcome(places, there, named_data=named_data, missing=len(local_agents) - len(there)))
 
     running = programs(settings, places, local_agents, os.environ)
     last = max(program.stage for program in running)
@@ -152,14 +161,14 @@ def write_url(places: Places) -> None:
     temporary.replace(places.data_dir / "url")
 
 
-def welcome(places: Places, local_agents: list[LocalAgent], *, named_data: bool) -> str:
-    """What the person sees once all is ready."""
+def welcome(places: Places, local_agents: list[LocalAgent], *, named_data: bool, missing: int = 0) -> str:
+    """What the person sees once all is ready: `local_agents` are, `missing` more are not."""
     command = _command()
     data = f" --data {shlex.quote(str(places.data_dir))}" if named_data else ""
     names = ", ".join(local.name for local in local_agents[:8]) + (", …" if len(local_agents) > 8 else "")
     lines = ["", f"muster is ready: {places.url}"]
-    if local_agents:
-        lines += [f"  agents here    {names}"]
+    if local_agents or missing:
+        lines += [f"  agents here    {names or 'none'}" + (f" ({missing} not ready: see above)" if missing else "")]
     lines += [
         f"  command        {command}",
         f"  a first script echo 'echo hello from $(hostname)' | {command} run{data} --count 1 -",

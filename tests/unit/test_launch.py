@@ -182,6 +182,39 @@ def test_the_lock_is_not_inherited(tmp_path: Path) -> None:
         child.communicate(b"\n")
 
 
+def test_a_directory_of_somebody_else_keeps_its_rights(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o755)
+    (theirs / "letter").write_text("")
+    with pytest.raises(InvalidRequest, match=r"theirs .* --data"):
+        DataLock(theirs)
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o755
+    assert [path.name for path in theirs.iterdir()] == ["letter"]
+    theirs.chmod(0o700)  # nothing to change: nobody else loses anything
+    DataLock(theirs).close()
+
+
+@pytest.mark.parametrize("ours", [(), ("lost+found",), ("up.lock", "letter"), ("muster.db",)])
+def test_a_directory_that_is_empty_or_ours_becomes_private(ours: tuple[str, ...], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ours:
+        (data / name).write_text("")
+    data.chmod(0o755)
+    DataLock(data).close()
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+
+
+def test_a_link_to_a_file_of_ours_makes_no_directory_ours(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "up.lock").write_text("")
+    (tmp_path / "data" / "up.lock").symlink_to(tmp_path / "up.lock")
+    (tmp_path / "data").chmod(0o777)
+    with pytest.raises(InvalidRequest, match="--data"):
+        DataLock(tmp_path / "data")
+
+
 @given(st.text(max_size=100))
 def test_any_host_name_is_a_safe_path(hostname: str) -> None:
     name = path_safe(hostname)
@@ -291,6 +324,7 @@ def test_daemons_get_the_settings_and_no_other_word_of_ours() -> None:
         "MUSTER_URL": "http://elsewhere",
         "MUSTER_DATA": "/elsewhere",
         "MUSTER_CONFIG": "/some/file",
+        "MUSTER_JOIN_TOKEN": "muster1_secret",
         "MUSTER_FAULTS": "a=kill",
     }
     # A flag set the lease back to its default: the variable must not bring the other value back.
@@ -314,3 +348,8 @@ def test_the_welcome_has_lines_to_paste(tmp_path: Path, monkeypatch: pytest.Monk
     assert "cannot reach the loopback" not in text
     assert "cannot reach the loopback" in welcome(places(tmp_path, "127.0.0.1:7441"), [], named_data=False)
     assert "--data" not in welcome(places(tmp_path), [], named_data=False)
+    assert "agents here" not in text
+    agents = prepare(tmp_path, agents=2, endpoint="tcp://x:1", hostname="h")
+    assert "agents here    h-1, h-2\n" in welcome(places(tmp_path), agents, named_data=False)
+    one_missing = welcome(places(tmp_path), agents[:1], named_data=False, missing=1)
+    assert "agents here    h-1 (1 not ready: see above)\n" in one_missing
