@@ -61,7 +61,7 @@ def find(
         lambda: _configured(config_home(known) / "client.toml"),
         lambda: _local(data_directory(data, known)),
     )
-    said = token or known.get("MUSTER_TOKEN") or None
+    said = token or _token_of_environment(url, known)
     if url and said:
         return Address(_clean(url), said, "--url")
     for source in sources:
@@ -74,6 +74,12 @@ def find(
         f"no server is known: start one here with `muster up`, or say where it is with --url or MUSTER_URL "
         f"(there is no {data_directory(data, known) / 'url'} either)"
     )
+
+
+def _token_of_environment(url: str | None, known: Mapping[str, str]) -> str | None:
+    """MUSTER_TOKEN, unless MUSTER_URL beside it names another address than `url`."""
+    token, beside = known.get("MUSTER_TOKEN") or None, known.get("MUSTER_URL")
+    return token if not (url and beside) or _bare(beside) == _bare(url) else None
 
 
 def _said(url: str | None, token: str | None, source: str) -> Address | None:
@@ -108,7 +114,11 @@ def _line(file: Path) -> str | None:
 
 
 def _clean(url: str) -> str:
-    cleaned = url.strip().rstrip("/")
+    cleaned = _bare(url)
     if not cleaned.startswith(("http://", "https://")):
         raise NotConfigured(f"{url!r} is no base URL: it must begin with http:// or https://")
     return cleaned
+
+
+def _bare(url: str) -> str:
+    return url.strip().rstrip("/")

@@ -286,6 +286,13 @@ def test_a_token_is_never_sent_to_another_address(tmp_path: Path) -> None:
     assert find(url="http://here:1/", environ=environ).token == "local-token"
     assert find(environ={**environ, "MUSTER_URL": "http://elsewhere:1"}).token is None
     assert "local-token" not in repr(find(environ=environ))
+    environ["MUSTER_TOKEN"] = "environment-token"
+    assert find(url="http://elsewhere:1", environ=environ).token == "environment-token"
+    environ["MUSTER_URL"] = "http://environment:3/"
+    assert find(url="http://elsewhere:1", environ=environ).token is None
+    assert find(url="http://here:1", environ=environ).token == "local-token"
+    assert find(url="http://environment:3", environ=environ).token == "environment-token"
+    assert find(url="http://elsewhere:1", token="said", environ={**environ, "MUSTER_URL": "nonsense"}).token == "said"
 
 
 @pytest.mark.parametrize("text", ["url = 1", "url = ", 'url = "ftp://x"'])
