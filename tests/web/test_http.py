@@ -130,6 +130,7 @@ def test_a_connection_goes_on_behind_every_kind_of_answer(http: Http, fake: Fake
         (HEAD.encode() + b"Content-Length: +10\r\n\r\n", 400),
         (HEAD.encode() + b"Content-Length: 1_0\r\n\r\n", 400),
         (HEAD.encode() + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
+        (HEAD.encode() + b"Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (len(BODY), len(BODY) + 1) + BODY, 400),
         (HEAD.encode() + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 400),
         (HEAD.encode() + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
         (HEAD.encode() + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcdefgh\r\n", 400),
@@ -143,6 +144,92 @@ def test_what_is_no_proper_request_gets_a_problem_and_the_connection_closed(
     assert (answer.status, answer.headers["Content-Type"]) == (status, "application/problem+json"), answer.body
     assert answer.json["status"] == status and answer.headers["Connection"] == "close"
     assert nothing_stored(fake) and http.get("/healthz").status == 200
+
+
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+WHOLE = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param(b"Content-Length : %d\r\n\r\n" % len(BODY) + BODY, id="white space behind a name"),
+        pytest.param(b"X\t: 1\r\n" + LENGTH + b"\r\n" + BODY, id="a tab behind a name"),
+        pytest.param(LENGTH + b"no colon here\r\n\r\n" + BODY, id="a line that is no header"),
+        pytest.param(LENGTH + b": nameless\r\n\r\n" + BODY, id="no name"),
+        pytest.param(b"X[]: 1\r\n" + LENGTH + b"\r\n" + BODY, id="a name that is none"),
+        pytest.param(b"X: 1\rContent-Length: 0\r\n" + LENGTH + b"\r\n" + BODY, id="a bare carriage return"),
+        pytest.param(b"X: 1\rY: 2\r\n" + LENGTH + b"\r\n" + BODY, id="a header behind a bare carriage return"),
+        pytest.param(b"X: 1\0\r\n" + LENGTH + b"\r\n" + BODY, id="a zero byte in a value"),
+        pytest.param(b"X\0: 1\r\n" + LENGTH + b"\r\n" + BODY, id="a zero byte in a name"),
+        pytest.param(b"X: 1\x0b\r\n" + LENGTH + b"\r\n" + BODY, id="another control character"),
+        pytest.param(b"X: 1\r\n 2\r\n" + LENGTH + b"\r\n" + BODY, id="a folded header"),
+        pytest.param(b"X: 1\r\n\t2\r\n" + LENGTH + b"\r\n" + BODY, id="a header folded with a tab"),
+        pytest.param(CHUNKED + CHUNKED + b"\r\n" + WHOLE, id="two codings"),
+        pytest.param(b"Transfer-Encoding: identity\r\n" + CHUNKED + b"\r\n" + WHOLE, id="two different codings"),
+        pytest.param(CHUNKED + b"Transfer-Encoding: identity\r\n\r\n" + WHOLE, id="the other way round"),
+        pytest.param(CHUNKED + LENGTH + b"\r\n" + WHOLE, id="a coding and a length"),
+        pytest.param(LENGTH + CHUNKED + b"\r\n" + WHOLE, id="a length and a coding"),
+        pytest.param(b"Transfer-Encoding:\r\n" + LENGTH + b"\r\n" + BODY, id="an empty coding and a length"),
+        pytest.param(b"Transfer-Encoding: \x0bchunked\r\n\r\n" + WHOLE, id="a coding behind a control character"),
+    ],
+)
+def test_what_two_readers_would_frame_differently_is_refused(http: Http, fake: FakeWebMaster, rest: bytes) -> None:
+    answer = http.raw(HEAD.encode() + rest)
+    answer.refused(400, "malformed")
+    assert answer.headers["Connection"] == "close"
+    assert nothing_stored(fake)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET\x0b/api/v1/tasks HTTP/1.1",
+        b"GET /api/v1/tasks\tHTTP/1.1",
+        b"GET  /api/v1/tasks HTTP/1.1",
+        b"GET /api/v1/tasks HTTP/1.1 ",
+        b"GET /api/v1/tasks HTTP/1.1\r",
+        b"GET /api/v1/ta\0sks HTTP/1.1",
+        b"GET /api/v1/tasks",
+    ],
+)
+def test_a_first_line_that_readers_split_differently_is_refused(http: Http, fake: FakeWebMaster, line: bytes) -> None:
+    http.raw(line + b"\r\n" + KNOWN.encode() + b"\r\n").refused(400, "malformed")
+    assert fake.count("list_tasks") == 0
+
+
+def test_a_coding_is_no_part_of_http_1_0(http: Http, fake: FakeWebMaster) -> None:
+    head = HEAD.replace("HTTP/1.1", "HTTP/1.0").encode()
+    http.raw(head + CHUNKED + b"\r\n" + WHOLE).refused(400, "malformed")
+    assert nothing_stored(fake)
+
+
+def test_a_head_that_breaks_off_is_no_request(http: Http, fake: FakeWebMaster) -> None:
+    sock = http.connect()
+    sock.sendall(f"GET /api/v1/tasks HTTP/1.1\r\n{KNOWN}".encode())
+    sock.shutdown(socket.SHUT_WR)
+    assert sock.recv(1000).startswith(b"HTTP/1.1 400 ")
+    sock.close()
+    assert fake.count("list_tasks") == 0
+
+
+@pytest.mark.parametrize("coding", [b"chunked \t", b"\t Chunked", b"CHUNKED"])
+def test_white_space_around_a_value_and_case_mean_nothing(http: Http, coding: bytes) -> None:
+    assert http.raw(HEAD.encode() + b"transfer-encoding:" + coding + b"\r\n\r\n" + WHOLE).status == 201
+    assert http.raw(HEAD.encode() + b"content-length:\t%d  \r\n\r\n" % len(BODY) + BODY).status == 201
+
+
+def test_a_body_ends_where_its_length_says_also_with_a_wish_for_another_protocol(http: Http) -> None:
+    sock = http.connect()
+    wish = b"Upgrade: websocket\r\n"
+    sock.sendall(HEAD.encode() + wish + LENGTH + b"\r\n" + BODY + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    sock.shutdown(socket.SHUT_WR)
+    received = b""
+    while piece := sock.recv(65536):
+        received += piece
+    sock.close()
+    assert re.findall(rb"HTTP/1\.1 (\d+) ", received) == [b"201", b"200"]
 
 
 def test_repeated_headers_do_no_harm(http: Http) -> None:
