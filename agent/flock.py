@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agent.shepherd_door import Door
 
 _DRAINS_AT_ONCE = 16
+_HELD_MOST = 2_000  # pipes of ended attempts that are read to nowhere
 _RECORD_RETRY_S = 1.0
 _LOOKS_MOST = 20  # at the children, while some of them end
 
@@ -50,17 +51,19 @@ class Flock:
         door: Door,
         home_fd: int,
         null_fd: int,
+        open_files: int,
         boot_id: str,
         note: Callable[..., None],
         fault: Callable[[str], None],
     ) -> None:
         """`note` writes a line of log, `fault` passes a fault point. `null_fd` is the scripts' stdin, `home_fd` the
-        directory in which the shepherd stands.
+        directory in which the shepherd stands, `open_files` the soft limit of open files that scripts get.
         """
         self.boot_id = boot_id
         self.base_environment = base_environment()
         self.null_fd = null_fd
         self.home_fd = home_fd
+        self.open_files = open_files
         self.fault = fault
         self.watch = loop.watch
         self.watch_writing = loop.watch_writing
@@ -74,7 +77,7 @@ class Flock:
         self._unwritten: dict[AttemptKey, AttemptFiles] = {}  # ended, but the disk did not take the record
         self._retry_at = NEVER
         self._owners: dict[int, AttemptKey | None] = {}  # stray processes -> attempt
-        self._held_pipes: set[int] = set()  # of ended attempts; somebody still writes to them
+        self._held_pipes: dict[int, None] = {}  # oldest first; of ended attempts; somebody still writes to them
         self._table = ProcessTable()
         self._looked = False  # in this turn of the loop
 
@@ -248,7 +251,11 @@ class Flock:
         self._retry_at = NEVER
 
     def _hold(self, fd: int) -> None:
-        self._held_pipes.add(fd)
+        if len(self._held_pipes) >= _HELD_MOST:
+            oldest = next(iter(self._held_pipes))
+            self._note("too many leftovers write to the pipes of ended scripts: the oldest pipe is closed")
+            self._let_go(oldest)
+        self._held_pipes[fd] = None
         self.watch(fd, lambda now: self._drain(fd))
 
     def _drain(self, fd: int) -> None:
@@ -259,10 +266,13 @@ class Flock:
                     continue
             except BlockingIOError:
                 return
-            self.unwatch(fd)
-            os.close(fd)
-            self._held_pipes.discard(fd)
+            self._let_go(fd)
             return
+
+    def _let_go(self, fd: int) -> None:
+        self.unwatch(fd)
+        os.close(fd)
+        del self._held_pipes[fd]
 
     # --- processes that end ---
 

@@ -17,6 +17,7 @@ from agent.ladder import KillLadder, split_status
 from agent.processes import command_of, family
 from agent.spawn import SpawnError, environment, spawn
 from agent.spool import SpoolWriter, survey
+from common.descriptors import limited
 
 TYPE_CHECKING = False  # the module typing is left out of the shepherd
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         base_environment: dict[str, str]
         null_fd: int
         home_fd: int
+        open_files: int  # the soft limit of open files that scripts get
         fault: Callable[[str], None]  # passes a named fault point (common/faults.py); costs a call
 
         def look(self, *, fresh: bool = False) -> ProcessTable:
@@ -127,13 +129,14 @@ class ForkedAttempt:
             raise SpawnError(f"No pipes could be made for the script's output: {error.strerror}.") from error
         self._collector = collector
         try:
-            self.pid = spawn(
-                [*self.spec["interpreter"], self.files.script, *self.spec["args"]],
-                env=environment(self._yard.base_environment, self.spec),
-                cwd=self.spec["cwd"],
-                stdio=(self._yard.null_fd, out, err),
-                home_fd=self._yard.home_fd,
-            )
+            with limited(self._yard.open_files):
+                self.pid = spawn(
+                    [*self.spec["interpreter"], self.files.script, *self.spec["args"]],
+                    env=environment(self._yard.base_environment, self.spec),
+                    cwd=self.spec["cwd"],
+                    stdio=(self._yard.null_fd, out, err),
+                    home_fd=self._yard.home_fd,
+                )
         finally:
             os.close(out)
             os.close(err)

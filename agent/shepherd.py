@@ -20,6 +20,7 @@ from agent.attempt_files import boot_id
 from agent.event_loop import EventLoop
 from agent.flock import Flock, Refused
 from agent.shepherd_door import Door
+from common.descriptors import raise_limit
 from common.version import VERSION
 
 TYPE_CHECKING = False  # the module typing is left out of this process
@@ -76,6 +77,8 @@ class Shepherd:
         attempts = os.path.join(os.path.abspath(state_dir), "attempts")
         os.fchdir(home_fd)
         self._lock_fd = _lock(home_fd)
+        # Each attempt takes three descriptors and each leftover two; scripts get the limit that was before.
+        open_files = raise_limit()
         os.makedirs(attempts, 0o700, exist_ok=True)
         self._idle_exit_s = idle_exit_s
         self._idle_since = time.monotonic()
@@ -90,6 +93,7 @@ class Shepherd:
             loop=self._loop,
             door=self._door,
             home_fd=home_fd,
+            open_files=open_files,
             null_fd=os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC),
             boot_id=boot_id(boot_id_path) if boot_id_path else boot_id(),
             note=note,

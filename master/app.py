@@ -20,6 +20,7 @@ from gevent.event import Event
 from common import auth, log, notify
 from common.clock import Clock, SystemClock
 from common.config import Settings
+from common.descriptors import raise_limit
 from common.loop import LoopLag
 from common.model import Agent, Role, Run, TrustedKey
 from common.rpc import RpcMetrics, RpcServer
@@ -68,6 +69,7 @@ def main(
     """
     log.configure("master", log_format=settings.log_format, level=settings.log_level)
     signals = StopSignals()
+    raise_limit()  # each agent's connection takes a descriptor
     master = Master(settings, data_dir=data_dir, agent_listen=agent_listen, web_listen=web_listen, advertise=advertise)
     try:
         master.start()

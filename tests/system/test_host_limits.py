@@ -1,7 +1,8 @@
-"""A host that starts no more threads: what is refused for that reason is never done later."""
+"""What a host has too little of, threads and open files, and what then happens."""
 
 from __future__ import annotations
 
+import resource
 import threading
 from pathlib import Path
 
@@ -33,3 +34,11 @@ def test_a_run_refused_for_want_of_a_thread_never_runs(
     assert host.run(b"true").exit_code == 0  # by the same thread, behind what was refused
     assert not mark.exists()
     assert host.executor.running() == []
+
+
+def test_the_shepherd_may_open_many_files_and_scripts_get_the_usual_limit(host: Host) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    own = resource.prlimit(host.shepherd, resource.RLIMIT_NOFILE)
+    assert own == (hard, hard)
+    record = host.run(b"ulimit -Sn; ulimit -Hn")
+    assert host.output(record).split() == [str(soft).encode(), str(hard).encode()]
