@@ -100,6 +100,10 @@ class ReadTx(Protocol):
     def recent_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
         """Runs addressed to or last held by the agent, those of the newest task first."""
 
+    def open_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
+        """Runs addressed to or held by the agent that have not ended, up to `limit` in the order they were added; costs
+        nothing for those that have."""
+
     def list_attempts(self, run_id: str) -> list[Attempt]:
         """Former and late attempts, oldest first; the current attempt is in the run."""
 

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _LAST = "\U0010ffff"  # sorts behind every text that goes on from a prefix
 _NEWEST = 1 << 62
+_FEW = 5_000  # rows that are gone through in a few milliseconds
 
 
 def marks(number: int) -> str:
@@ -54,6 +55,26 @@ def _number(cursor: str | None, *, missing: int) -> int:
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise InvalidRequest.of("cursor", "this is no cursor of a list: leave it out to begin anew")
     return int(cursor)
+
+
+def _conditions(where: TaskFilter, state: str | None) -> tuple[list[str], list[Any]]:
+    """What a task `t` must fulfil, but for its agent, as SQL and values."""
+    clauses: list[str] = []
+    values: list[Any] = []
+    if state is not None:
+        clauses.append("t.state = ?")
+        values.append(state)
+    if where.since_ms is not None:
+        # The bound on `seq` ends the walk early; tasks are numbered in the order they came in.
+        clauses.append("t.created_at_ms >= ? AND t.seq >= (SELECT min(seq) FROM tasks WHERE created_at_ms >= ?)")
+        values += [where.since_ms, where.since_ms]
+    if where.id_prefix is not None:
+        clauses.append("t.id >= ? AND t.id < ?")
+        values += [where.id_prefix, where.id_prefix + _LAST]
+    if where.name is not None:
+        clauses.append("instr(t.name_folded, ?) > 0")
+        values.append(where.name.casefold())
+    return clauses, values
 
 
 class TaskReads(Tx):
@@ -92,30 +113,39 @@ class TaskReads(Tx):
         return sorted(found, reverse=True)[:limit]
 
     def _seqs_of_state(self, where: TaskFilter, state: str | None, before: int, limit: int) -> list[int]:
-        source, clauses = "tasks t", ["t.seq < ?"]
-        values: list[Any] = [before]
+        clauses, values = _conditions(where, state)
         if where.agent_id is not None:
-            # The agent's runs lead, by their index; the tasks follow by key.
-            source = (
-                "(SELECT DISTINCT seq FROM runs WHERE agent_id = ? AND seq < ? AND task_id IS NOT NULL) r"
-                " CROSS JOIN tasks t ON t.seq = r.seq"
-            )
-            clauses, values = ["1"], [where.agent_id, before]
-        if state is not None:
-            clauses.append("t.state = ?")
-            values.append(state)
-        if where.since_ms is not None:
-            # The bound on `seq` ends the walk early; tasks are numbered in the order they came in.
-            clauses.append("t.created_at_ms >= ? AND t.seq >= (SELECT min(seq) FROM tasks WHERE created_at_ms >= ?)")
-            values += [where.since_ms, where.since_ms]
-        if where.id_prefix is not None:
-            clauses.append("t.id >= ? AND t.id < ?")
-            values += [where.id_prefix, where.id_prefix + _LAST]
-        if where.name is not None:
-            clauses.append("instr(t.name_folded, ?) > 0")
-            values.append(where.name.casefold())
-        sql = f"SELECT t.seq FROM {source} WHERE {' AND '.join(clauses)} ORDER BY t.seq DESC LIMIT ?"
+            runs, of_agent = "runs r WHERE r.agent_id = ?", [where.agent_id]
+            if state is not None and self._fewer("tasks t WHERE t.state = ?", [state], runs, of_agent):
+                clauses.append(f"EXISTS (SELECT 1 FROM {runs} AND r.seq = t.seq)")
+                return self._walk("tasks t", "t.seq", [*clauses, "t.seq < ?"], [*values, *of_agent, before], limit)
+            # The agent's runs lead, newest first by their index; the tasks follow by key.
+            source = "runs r CROSS JOIN tasks t ON t.seq = r.seq"
+            clauses += ["r.agent_id = ?", "r.seq < ?"]
+            return self._walk(source, "r.seq", clauses, [*values, *of_agent, before], limit)
+        if where.name is None or (state is not None and self._few("tasks t WHERE t.state = ?", [state]) < _FEW):
+            return self._walk("tasks t", "t.seq", [*clauses, "t.seq < ?"], [*values, before], limit)
+        # A usual name is found among the newest; for the others the names alone are gone through, not the whole rows.
+        newest = self.one("SELECT max(seq) FROM tasks")
+        border = min(before, (newest[0] if newest else None) or 0) - _FEW
+        recent = [*clauses, "t.seq < ?", "t.seq >= ?"]
+        found = self._walk("tasks t", "t.seq", recent, [*values, before, border], limit)
+        if len(found) < limit and border > 0:
+            source, older = "tasks t INDEXED BY tasks_name", [*clauses, "t.seq < ?"]
+            found += self._walk(source, "t.seq", older, [*values, border], limit - len(found))
+        return found
+
+    def _walk(self, source: str, seq: str, clauses: list[str], values: list[Any], limit: int) -> list[int]:
+        sql = f"SELECT {seq} FROM {source} WHERE {' AND '.join(clauses)} GROUP BY {seq} ORDER BY {seq} DESC LIMIT ?"
         return [row[0] for row in self.all(sql, *values, limit)]
+
+    def _fewer(self, first: str, first_values: list[Any], second: str, second_values: list[Any]) -> bool:
+        """Whether the first has fewer rows; both are counted up to a bound only."""
+        return self._few(first, first_values) < self._few(second, second_values)
+
+    def _few(self, source: str, values: list[Any]) -> int:
+        number: int = self.all(f"SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {_FEW})", *values)[0][0]
+        return number
 
     def get_spec(self, task_id: str) -> TaskSpec | None:
         """See `ReadTx.get_spec`."""
@@ -180,6 +210,20 @@ class RunReads(Tx):
     def recent_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
         """See `ReadTx.recent_runs_of_agent`; newest task first."""
         return self.runs("WHERE agent_id = ? ORDER BY seq DESC, num DESC LIMIT ?", (agent_id, limit))
+
+    def open_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
+        """See `ReadTx.open_runs_of_agent`."""
+        scope = f"a:{agent_id}"
+        sql = (
+            "SELECT num FROM runs INDEXED BY runs_held WHERE state IN ('leased', 'running') AND agent_id = ?"
+            " UNION SELECT r.num FROM offers o JOIN runs r ON r.seq = o.seq AND r.agent_id = ? WHERE o.scope = ?"
+            " UNION SELECT r.num FROM withdrawn w JOIN runs r ON r.seq = w.seq AND r.agent_id = ? WHERE w.scope = ?"
+            " UNION SELECT num FROM runs INDEXED BY runs_due WHERE state = 'delayed' AND agent_id = ?"
+            " ORDER BY num LIMIT ?"
+        )
+        # What has ended long ago is not looked at: an agent of years has a hundred thousand such runs.
+        nums = [row[0] for row in self.all(sql, agent_id, agent_id, scope, agent_id, scope, agent_id, limit)]
+        return self.runs(f"WHERE num IN ({marks(len(nums))}) ORDER BY num", nums)
 
     def list_attempts(self, run_id: str) -> list[Attempt]:
         """See `ReadTx.list_attempts`."""

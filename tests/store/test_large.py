@@ -22,6 +22,7 @@ from tests.store.making import NOW, add_addressed, add_free, claim, release
 T = TypeVar("T")
 TASKS = 200_000
 RUNNING = frozenset({TaskState.RUNNING})
+FAILED = frozenset({TaskState.FAILED})
 
 
 def timed(store_call: Callable[[Callable[[Any], Any]], Any], act: Callable[[Any], T]) -> tuple[T, float]:
@@ -73,7 +74,7 @@ def _multiply(tx: WriteTx, columns: dict[str, list[str]]) -> None:
         },
         "runs": {
             "num": "i", "id": "'run-' || printf('%08d', i)", "task_id": "'id-' || printf('%08d', i)", "seq": "i",
-            "state": state, "agent_id": "'agent-' || (i % 100)",
+            "state": state, "agent_id": "CASE WHEN i % 2 THEN 'busy' ELSE 'agent-' || (i % 100) END",
         },
     }  # fmt: skip
     for table, changed in values.items():
@@ -91,9 +92,14 @@ FILTERS = {
     "a name that is once, far back": (TaskFilter(name="needle ä"), None, 1),
     "a name that is nowhere": (TaskFilter(name="nowhere"), None, 0),
     "a rare name in a rare state": (TaskFilter(name="hay 50001", states=RUNNING), None, 1),
-    "an agent": (TaskFilter(agent_id="agent-7"), None, 50),
+    "an agent": (TaskFilter(agent_id="agent-8"), None, 50),
     "an agent with one old task": (TaskFilter(agent_id="a"), None, 1),
-    "an agent in a state it never had": (TaskFilter(agent_id="agent-7", states=RUNNING), None, 0),
+    "an agent in a state it never had": (TaskFilter(agent_id="agent-8", states=RUNNING), None, 0),
+    "a busy agent": (TaskFilter(agent_id="busy"), None, 50),
+    "a busy agent far back": (TaskFilter(agent_id="busy"), "5000", 50),
+    "a busy agent in a state it never had": (TaskFilter(agent_id="busy", states=FAILED), None, 0),
+    "a busy agent, a name that is nowhere": (TaskFilter(agent_id="busy", name="nowhere"), None, 0),
+    "a name far back among the newest": (TaskFilter(name="hay 1"), "199999", 50),
     "the newest by time": (TaskFilter(since_ms=NOW.wall_ms + TASKS - 10), None, 11),
     "all by time": (TaskFilter(since_ms=NOW.wall_ms), None, 50),
     "a prefix": (TaskFilter(id_prefix="id-0012345"), None, 10),
@@ -120,8 +126,9 @@ def test_what_metrics_and_the_keeper_ask_costs_nothing_in_a_crowd(crowded: Sqlit
         tx.due(1e9, limit=100)
         tx.expired(1e9, limit=100)
         tx.runs_held()
-        tx.runs_held("agent-7")
-        tx.recent_runs_of_agent("agent-7", limit=50)
+        tx.runs_held("agent-8")
+        tx.recent_runs_of_agent("agent-8", limit=50)
+        tx.open_runs_of_agent("agent-8", limit=200)
         tx.find_run_ids("run-0012345", limit=2)
         tx.event_bounds()
 

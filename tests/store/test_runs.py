@@ -8,7 +8,7 @@ from common.errors import VersionConflict
 from common.model import Attempt, Ending, Leftover, Outcome, Run, RunKind, RunState, evolve
 from master.lifecycle import Cancel, Due, Reopen
 from master.store import statements
-from master.store.base import Store
+from master.store.base import Store, WriteTx
 from tests.store.making import (
     add_addressed,
     add_free,
@@ -225,3 +225,33 @@ def test_a_run_lives_through_retry_release_and_reopening(store: Store) -> None:
     assert (reopened.state, reopened.attempt) == (RunState.READY, 3)
     assert store.read(lambda tx: tx.findings()) == []
     assert store.read(lambda tx: [offer.scope for offer in tx.heads("a", None, limit=9)]) == ["a:a"]
+
+
+def test_the_open_runs_of_an_agent_are_those_that_have_not_ended(store: Store) -> None:
+    def taken(tx: WriteTx) -> Run:
+        run = claim(tx, "a")
+        assert run is not None
+        return run
+
+    def fill(tx: WriteTx) -> list[str]:
+        add_addressed(tx, ["a"])
+        finish(tx, begin(tx, taken(tx)))
+        add_addressed(tx, ["a"])
+        delayed = finish(tx, begin(tx, taken(tx)), exit_code=1, retry_engine_s=9.0)
+        add_free(tx, 1)
+        running = begin(tx, taken(tx))
+        add_addressed(tx, ["a", "b"], parallel=1)
+        leased = taken(tx)
+        add_addressed(tx, ["b", "a"], parallel=1)
+        claim(tx, "b")
+        assert claim(tx, "a") is None  # the window is full: what is ready there is withdrawn
+        closed = tx.recent_runs_of_agent("a", limit=1)[0]
+        add_addressed(tx, ["a", "b"])
+        ready = tx.recent_runs_of_agent("a", limit=1)[0]
+        return [run.id for run in (delayed, running, leased, closed, ready)]
+
+    expected = store.write(fill)
+    found = store.read(lambda tx: tx.open_runs_of_agent("a", limit=100))
+    assert [run.id for run in found] == expected
+    assert len(store.read(lambda tx: tx.open_runs_of_agent("a", limit=2))) == 2
+    assert store.read(lambda tx: tx.open_runs_of_agent("nobody", limit=2)) == []
