@@ -71,17 +71,20 @@ class MasterClient:
         return self._once(method, args, wait_s, request_id=uuid.uuid4().hex)
 
     def add_task(self, request: Mapping[str, Any], meta: Mapping[str, Any], *, wait_s: float) -> tuple[Any, bool]:
-        """(task view, whether it was created now); under a fresh idempotency key if the client gave none."""
+        """(task view, whether this request created it); under a fresh idempotency key if the client gave none."""
         own_key = meta.get("idempotency_key")
         told = {**meta, "idempotency_key": own_key or f"web:{uuid.uuid4()}"}
+        reached: list[bool] = []  # for each try, whether there was a master to send it to
 
         def add(left_s: float) -> Any:
+            reached.append(self._rpc.connected)
             return self._once("add_task", (request, {**told, "wait_s": left_s}), self._answer_s + left_s)
 
         give_up_at = self._clock.monotonic_s() + wait_s
         answer = self._waiting(add, wait_s)
         view = self._wait_on(answer["task"], give_up_at)
-        return view, bool(answer["created"]) or own_key is None
+        # A try whose answer was lost, or whose wait was cut, may be the one that stored it.
+        return view, bool(answer["created"]) or own_key is None or any(reached[:-1])
 
     def get_task(self, task_id: str, *, wait_s: float = 0.0) -> Any:
         """The task's view; with `wait_s` when it is final, or after that long."""

@@ -84,7 +84,7 @@ class Connection(pywsgi.WSGIHandler):
     """One connection."""
 
     server: HttpServer
-    MessageClass = staticmethod(read_headers)
+    MessageClass = staticmethod(read_headers)  # type: ignore[assignment]  # the stubs take it for a method
 
     def __init__(self, sock: Any, address: Any, server: HttpServer, rfile: io.BufferedReader | None = None) -> None:
         sock.settimeout(SILENCE_S)

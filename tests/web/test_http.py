@@ -381,7 +381,7 @@ def test_term_lets_a_request_finish_and_cuts_waits(fake: FakeWebMaster) -> None:
         http = Http(web.address)
         task = fake.task()
         waiting = gevent.spawn(http.get, f"tasks/{task['id']}?wait=60")
-        submitting = gevent.spawn(http.post, "tasks", request(), prefer="wait=60")
+        submitting = gevent.spawn(http.post, "tasks", request(), prefer="wait=60", idempotency_key="mine")
         stream = http.events("events")
         with fake.holding("list_tasks") as arrived:
             slow = gevent.spawn(http.get, "tasks")

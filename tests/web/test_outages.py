@@ -46,7 +46,34 @@ def test_a_submission_whose_answer_was_lost_is_stored_once(http: Http, fake: Fak
     assert (fake.count("add_task"), len(fake.by_key)) == (3, 1)
     fake.lose_answers("add_task")
     answer = http.post("tasks", request(), idempotency_key="mine")
-    assert answer.status in (200, 201) and len(fake.by_key) == 2 and "mine" in fake.by_key
+    assert answer.status == 201 and len(fake.by_key) == 2 and "mine" in fake.by_key
+    fake.lose_answers("add_task")
+    assert http.post("tasks", request(), idempotency_key="other").status == 201
+    assert http.post("tasks", request(), idempotency_key="other").status == 200
+
+
+def test_a_first_submission_that_waits_is_201_also_when_the_wait_is_broken(http: Http, fake: FakeWebMaster) -> None:
+    waiting = gevent.spawn(http.post, "tasks", request(), idempotency_key="mine", prefer="wait=30")
+    fake.wait_for(lambda: fake.by_key)
+    fake.restart()
+    fake.wait_for(lambda: fake.count("add_task") == 2)
+    [run] = fake.runs.values()
+    fake.begin(run)
+    fake.end(run)
+    answer = waiting.get()
+    assert (answer.status, answer.json["state"]) == (201, "succeeded")
+    assert http.post("tasks", request(), idempotency_key="mine", prefer="wait=30").status == 200
+
+
+def test_a_repeat_that_finds_the_master_away_is_still_a_repeat(http: Http, fake: FakeWebMaster) -> None:
+    assert http.post("tasks", request(), idempotency_key="mine").status == 201
+    fake.stop()
+    while http.get("/metrics").body.find(b"muster_web_master_connected 1.0") >= 0:
+        gevent.sleep(0.02)
+    repeat = gevent.spawn(http.post, "tasks", request(), idempotency_key="mine")
+    gevent.sleep(0.1)
+    fake.start()
+    assert repeat.get().status == 200
 
 
 def test_each_submission_has_a_key_of_its_own(http: Http, fake: FakeWebMaster) -> None:
