@@ -115,7 +115,7 @@ class Client:
 
     `url` and `token` say which; left out, they are found (raises `NotConfigured` when nothing is). `data` is a data
     directory of `muster up` to look in. `timeout_s` bounds one answer. A call that fails because a server that was
-    there before is away is repeated for `retry_for_s` if a repeat is harmless.
+    there before is away is repeated for `retry_for_s` if a repeat is harmless; see also `be_patient`.
     Every method raises `ApiError` (by kind: `InvalidRequest`, `Unauthorized`, `NotFound`, `Conflict`, `Unavailable`)
     when the server says no, and `Unreachable` when it does not answer.
     """
@@ -139,6 +139,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def be_patient(self, retry_for_s: float) -> None:
+        """From now on repeat failing calls for so long, as a program may want that only has to wait for an end."""
+        self._transport.retry_for_s = retry_for_s
 
     def close(self) -> None:
         """Close the connection; another call opens a new one."""

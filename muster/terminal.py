@@ -17,6 +17,9 @@ COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _HIDDEN: Final = "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff"
 _COLOUR: Final = "\x1b\\[[0-9;:]{0,60}m"
 _UNSAFE: Final = re.compile(f"({_COLOUR})|[\x00-\x08\x0a-\x1f\x7f-\x9f{_HIDDEN}\ud800-\udfff\ufff9-\ufffb]")
+# In JSON the encoder has taken care of what is below a space; a surrogate cannot be written anywhere.
+_UNSAFE_JSON: Final = re.compile(f"[\x7f-\x9f{_HIDDEN}\ud800-\udfff\ufff9-\ufffb]")
+_UNWRITABLE: Final = re.compile("[\ud800-\udfff]")
 _UNSAFE_LINE: Final = re.compile(f"[\x00-\x1f\x7f-\x9f{_HIDDEN}\ud800-\udfff\ufff9-\ufffb]")
 
 
@@ -54,6 +57,12 @@ def visible(char: str) -> str:
     if code == 0x7F:
         return "^?"
     return f"<U+{code:04X}>"
+
+
+def json_safe(text: str, *, terminal: bool) -> str:
+    """JSON that says the same, with what cannot be written, and on a terminal what would be obeyed, as `\\u009b`."""
+    unsafe = _UNSAFE_JSON if terminal else _UNWRITABLE
+    return unsafe.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def fold(line: bytes) -> bytes:

@@ -133,7 +133,10 @@ class LineStream:
 
 
 class Transport:
-    """Calls to one webserver at `url`; `retry_for_s` bounds how long a failing call is repeated."""
+    """Calls to one webserver at `url`.
+
+    `retry_for_s`, which may be set anew at any time, is how long after its first failure a call is repeated.
+    """
 
     def __init__(self, url: str, token: str | None, *, timeout_s: float = 30.0, retry_for_s: float = 10.0) -> None:
         parts = urlsplit(url)
@@ -146,7 +149,7 @@ class Transport:
         self._base = parts.path.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s
-        self._retry_for_s = retry_for_s
+        self.retry_for_s = retry_for_s
         self._lock = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
         self._answered = False
@@ -167,7 +170,7 @@ class Transport:
         A `repeatable` one is sent again while the server is away. Raises `ApiError` or `Unreachable`.
         """
         target, raw, all_headers = self._prepare(path, query, body, headers)
-        deadline = time.monotonic() + self._retry_for_s
+        deadline: float | None = None  # a long wait for an answer takes nothing from the time for repeats
         tries = 0
         while True:
             with self._lock:
@@ -176,15 +179,19 @@ class Transport:
                     status, got, content = self._exchange(method, target, raw, all_headers, wait_s)
                 except (OSError, http.client.HTTPException) as error:
                     self._drop()
+                    now = time.monotonic()
+                    deadline = deadline or now + self.retry_for_s
                     # A kept connection may have been closed by the server between two calls: that says nothing.
                     again = repeatable and (reused or self._answered)
-                    if not again or (not reused and time.monotonic() >= deadline):
+                    if not again or (not reused and now >= deadline):
                         raise self._unreachable(error) from error
                     pause_s = 0.0 if reused else _pause_s(tries)
                 else:
                     if status < 400:
                         return Answer(status, got, content)
-                    if not (repeatable and status in _TEMPORARY) or time.monotonic() >= deadline:
+                    now = time.monotonic()
+                    deadline = deadline or now + self.retry_for_s
+                    if not (repeatable and status in _TEMPORARY) or now >= deadline:
                         raise complaint(status, content)
                     pause_s = _pause_s(tries)
             tries += 1

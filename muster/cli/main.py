@@ -103,6 +103,9 @@ def _tell(error: Exception) -> NoReturn:
     """End with the error's sentence and its exit code; an error nobody foresaw is raised as it is."""
     from muster.terminal import plain
 
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()  # the help, as a whole
+        sys.exit(error.exit_code)
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx else "muster"
         click.echo(f"{where}: {plain(error.format_message()).rstrip('.')} (see `{where} --help`)", err=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from muster.terminal import plain
+from muster.terminal import json_safe, plain
 
 STATE_COLOURS: Final[Mapping[str, str]] = {
     "succeeded": "green",
@@ -33,8 +33,9 @@ _COUNTED: Final = ("running", "leased", "ready", "delayed", "succeeded", "failed
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a value as indented JSON; on a terminal with everything escaped that a terminal would obey."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    click.echo(json_safe(text, terminal=sys.stdout.isatty()))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

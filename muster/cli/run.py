@@ -14,11 +14,12 @@ from muster.cli.main import INTERRUPTED, UNREACHABLE
 from muster.cli.options import Duration, Failure, Share, connect, json_option, names, pairs, server_options
 
 if TYPE_CHECKING:
-    from muster.client import Client, InvalidRequest, Run, Task, TaskOptions
+    from muster.client import Client, InvalidRequest, MusterError, Run, Task, TaskOptions
 
 _SUCCEEDED, _FAILED, _STOPPED, _NOT_PLACED = 0, 1, 3, 4
 # A fault of one of these fields means that there is nowhere to run, not that the command line is wrong.
 _PLACEMENT: Final = ("targets", "count", "selector", "queue")
+_PATIENCE_S: Final = 60.0  # how long an outage may last; the same as for following live
 _STOP_RULES: Final = ("fail_count", "fail_rate")
 _OPTIONS: Final = (
     click.option("--on", metavar="A,B", multiple=True, help="run on these agents; may be repeated"),
@@ -152,14 +153,26 @@ def _refusal(error: InvalidRequest) -> Failure:
 def _quietly(client: Client, task: Task) -> int:
     """Wait for the end and print the task with its runs as JSON."""
     from muster.cli.output import print_json
+    from muster.client import MusterError
 
+    client.be_patient(_PATIENCE_S)
     try:
-        task = client.wait(task.id)
+        final = client.wait(task.id)
+        runs = [dict(run.raw) for run in client.runs(task.id)]
     except KeyboardInterrupt:
         return _left_alone(task)
-    runs = [dict(run.raw) for run in client.runs(task.id)]
-    print_json({**task.raw, "runs": runs})
-    return exit_code(task)
+    except MusterError as error:
+        raise _lost(task, error) from error
+    print_json({**final.raw, "runs": runs})
+    return exit_code(final)
+
+
+def _lost(task: Task, error: MusterError) -> Failure:
+    """What a task that cannot be followed ends with. Whatever the reason, never with a code that says that nothing was
+    submitted: who believes that submits again.
+    """
+    told = str(error).rstrip(".")
+    return Failure(f"{told}; task {task.id} goes on without being followed", exit_code=UNREACHABLE)
 
 
 def _left_alone(task: Task) -> int:
@@ -173,7 +186,7 @@ def _live(client: Client, task: Task, *, prefix: bool) -> int:
     """Follow the task on the screen."""
     from muster.cli.follow import Detached, Follower, ask_person
     from muster.cli.live import Printer
-    from muster.client import Unavailable, Unreachable
+    from muster.client import MusterError
 
     printer = Printer(prefix=prefix, names=task.targets or ())
     if printer.shows_progress:
@@ -183,8 +196,8 @@ def _live(client: Client, task: Task, *, prefix: bool) -> int:
         final = follower.follow()
     except Detached:
         return _left_alone(task)
-    except (Unreachable, Unavailable) as error:
-        raise Failure(f"{error}; task {task.id} goes on without being followed", exit_code=UNREACHABLE) from error
+    except MusterError as error:
+        raise _lost(task, error) from error
     for line in summary(final, follower.runs.values()):
         printer.say(line)
     return exit_code(final)

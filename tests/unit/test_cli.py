@@ -1,11 +1,13 @@
 """The command line's own parts: words people write, what is printed, how commands end. No daemon needed."""
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -13,12 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster import transport
 from muster.cli import output
 from muster.cli.main import COMMANDS, LazyGroup, cli, main
 from muster.cli.options import Duration, Share, names, pairs, seconds
 from muster.cli.run import exit_code, summary
 from muster.records import Run, Task, read
 from tests.support.rest_server import (
+    RUN_ID,
     TASK_ID,
     RestServer,
     Said,
@@ -109,6 +113,21 @@ def test_a_table_for_programs_has_a_line_a_row_and_cuts_nothing(capsys: pytest.C
     assert capsys.readouterr().out == f"TASK  NAME\n1     {'x' * 300}\n22    a^Jb^[[2J\n"
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_json_cannot_steer_a_terminal(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    nasty = {"a\x9b2J": "b\x7f\u202ec\x1b\n\ud800 é ☃"}
+    output.print_json(nasty)
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == nasty
+    assert ("\x9b" in shown, "\u202e" in shown, "\x7f" in shown) == (not terminal,) * 3
+    assert r"\ud800 é ☃" in shown
+    if terminal:
+        assert r'"a\u009b2J": "b\u007f\u202ec\u001b' in shown
+
+
 # The group
 
 
@@ -140,6 +159,13 @@ def end(*words: str) -> int:
 def test_an_unknown_command_is_answered_with_what_looks_like_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert end("taks") == 2
     assert capsys.readouterr().err == "muster: there is no command 'taks'; did you mean tasks? (see `muster --help`)\n"
+
+
+def test_no_words_at_all_are_answered_with_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert end() == 2
+    without = capsys.readouterr()
+    assert end("--help") == 0
+    assert (without.out, without.err) == ("", capsys.readouterr().out)
 
 
 @pytest.fixture
@@ -264,6 +290,34 @@ def test_nothing_runs_everywhere_by_accident(server: RestServer, capsys: pytest.
     assert end("run", __file__) == 2
     assert re.search(r"say where to run: --on A,B or --count N; agents: web-1, web-2 ", capsys.readouterr().err)
     assert "POST /tasks" not in server.paths()
+
+
+def test_json_outlives_an_outage_that_is_longer_than_a_call_is_repeated(
+    server: RestServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def pass_time(seconds: float) -> None:
+        now[0] += max(seconds, 1.0)
+
+    monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pass_time))
+    away = problem(503, "peer_unreachable", "The master is away.")
+    server.answers["POST /tasks"] = Said(task_json(), status=201)
+    server.answers[f"GET /tasks/{TASK_ID}"] = [*[away] * 25, Said(task_json(state="succeeded"))]
+    server.answers[f"GET /tasks/{TASK_ID}/runs"] = [*[away] * 25, page(run_json())]
+    assert end("run", "--json", "--count", "1", __file__) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["id"] == RUN_ID
+    server.answers[f"GET /tasks/{TASK_ID}"] = away
+    assert end("run", "--json", "--count", "1", __file__) == 5
+    assert capsys.readouterr().err == (f"muster: The master is away; task {TASK_ID} goes on without being followed\n")
+
+
+def test_a_refusal_while_waiting_names_the_task(server: RestServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers["POST /tasks"] = Said(task_json(), status=201)
+    server.answers[f"GET /tasks/{TASK_ID}"] = problem(401, "unauthorized", "The token is not valid.")
+    # Not 2: that would say that nothing was submitted.
+    assert end("run", "--json", "--count", "1", __file__) == 5
+    assert TASK_ID in capsys.readouterr().err
 
 
 def test_why_of_a_task_tells_of_each_run_that_is_not_final(
