@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import signal
 import socket
@@ -29,11 +30,15 @@ _AWAY = (PeerUnreachable, CallTimeout, Busy)
 
 
 def free_port() -> int:
-    """A port that is free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that is free, below those that the kernel gives to outgoing connections: it stays free over a restart."""
+    while True:
+        port = random.randint(12_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class MasterProcess:
