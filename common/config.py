@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from common import log
 from common.errors import InvalidRequest
 
 _INTERVAL_LEAST_S = 0.05
@@ -91,9 +92,17 @@ def load(
             merged[key] = text
     merged.update({key: value for key, value in (flags or {}).items() if value is not None})
     try:
-        return msgspec.convert(merged, Settings, strict=False)
+        settings = msgspec.convert(merged, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"settings: {error}") from error
+    _check_word("log_level", settings.log_level.lower(), log.LEVELS)
+    _check_word("log_format", settings.log_format, log.FORMATS)
+    return settings
+
+
+def _check_word(name: str, word: str, known: tuple[str, ...]) -> None:
+    if word and word not in known:
+        raise InvalidRequest(f"settings: {name} {word!r} is not known: use {', '.join(known[:-1])} or {known[-1]}")
 
 
 def _from_file(file: Path) -> dict[str, Any]:
