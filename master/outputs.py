@@ -74,12 +74,21 @@ class Outputs:
                 accepted.append(self._of(chunk))
             else:
                 acked[chunk.run_id] = chunk.offset + len(chunk.data) + chunk.gap
+        if self._too_much(accepted):
+            # Not even queued: what the agent keeps costs no memory here.
+            acked.update({chunk.run_id: max(0, self.size(chunk.run_id, chunk.attempt)) for chunk in accepted})
+            return {"acked": acked, "slow": True}
         if accepted:
             stored = self.store.append(accepted)
             faults.at("after-output-commit")
             acked.update(stored)
             self._follow(accepted, stored)
         return {"acked": acked, "slow": self.store.pending_bytes > self._settings.output_budget}
+
+    def _too_much(self, chunks: Sequence[OutputChunk]) -> bool:
+        """Whether these chunks would take the bytes that wait for their commit far above the budget."""
+        waiting = self.store.pending_bytes
+        return waiting > 0 and waiting + sum(len(c.content) for c in chunks) > 2 * self._settings.output_budget
 
     def _accepts(self, agent_id: str, chunk: Chunk) -> bool:
         lease = self._leases.get(chunk.run_id)

@@ -2,7 +2,7 @@
 
 Kept are the first half of an attempt's `output_limit` and the last half of what came after; the piece that the border
 of the tail runs through is stored whole, and read only from the border on. So what is kept depends on the bytes alone,
-never on how they were cut into chunks.
+never on how they were cut into chunks. Only an attempt with thousands of gaps keeps less: its rows are bounded, too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ import msgspec
 
 MERGE_BELOW: Final = 8 * 1024
 """Neighbouring pieces are stored as one up to this size: a script that writes byte by byte fills no table."""
+
+GAPS_MOST: Final = 1_000
+"""Gaps that the head of an attempt may have, and its tail. Beyond it the head is closed, and the tail gives up its
+oldest bytes, so that there the middle is one gap."""
 
 Segments = list[tuple[int, int]]
 """(stream number, length) in order; the lengths add up to the bytes they describe."""
@@ -54,6 +58,11 @@ class Piece:
     start: int
     segments: Segments
     content: bytes
+
+
+def _pieces_most(size: int) -> int:
+    """Pieces that so many bytes with `GAPS_MOST` gaps can be stored in: of two neighbours one is half full or more."""
+    return GAPS_MOST + 2 * size // MERGE_BELOW + 1
 
 
 def cut(segments: Sequence[tuple[int, int]], begin: int, end: int) -> Segments:
@@ -169,6 +178,22 @@ class OutputWriteTx(OutputReadTx):
     def skip(self, extent: Extent, length: int) -> None:
         """The next `length` bytes will never come: a declared gap."""
         extent.size += length
+        head, tail = self._count(extent, 0), self._count(extent, 1)
+        if head > _pieces_most(extent.head):
+            extent.head = extent.head_most
+        if tail > _pieces_most(extent.tail):
+            self._drop_first(extent, tail - _pieces_most(extent.tail))
+
+    def _count(self, extent: Extent, part: int) -> int:
+        sql = "SELECT count(*) FROM pieces WHERE num = ? AND part = ?"
+        number: int = self.db.execute(sql, (extent.num, part)).fetchone()[0]
+        return number
+
+    def _drop_first(self, extent: Extent, number: int) -> None:
+        sql = "SELECT id, length FROM pieces WHERE num = ? AND part = 1 ORDER BY start LIMIT ?"
+        gone = self.db.execute(sql, (extent.num, number)).fetchall()
+        extent.tail -= sum(length for _, length in gone)
+        self.db.executemany("DELETE FROM pieces WHERE id = ?", [(piece,) for piece, _ in gone])
 
     def _put(self, extent: Extent, part: int, start: int, content: bytes, segments: Segments) -> None:
         if len(content) < MERGE_BELOW and self._merge(extent, part, start, content, segments):

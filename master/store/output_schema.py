@@ -18,7 +18,7 @@ outputs = Table(
     Column("attempt", Integer, nullable=False),
     Column("output_limit", Integer, nullable=False),
     Column("size", Integer, nullable=False),  # bytes known so far, gaps included
-    Column("head", Integer, nullable=False),  # bytes in part 0
+    Column("head", Integer, nullable=False),  # bytes in part 0; all that it may hold once it takes no more
     Column("tail", Integer, nullable=False),  # bytes in part 1
     Index("outputs_attempt", "run_id", "attempt", unique=True),
 )

@@ -21,6 +21,7 @@ from common import faults
 from common.errors import InvalidRequest, StoreUnavailable
 from common.model import Stream
 from master.output import OutputChunk, OutputPiece, OutputStore
+from master.store import output_db
 from master.store.output_db import MERGE_BELOW, cut
 
 OpenOutput = Callable[[], OutputStore]
@@ -187,6 +188,26 @@ def test_many_small_writes_make_few_rows(output: OutputStore, tmp_path: Path) ->
     assert db.execute("SELECT count(*) FROM pieces").fetchone()[0] <= 1 + offset // (MERGE_BELOW // 2)
     db.close()
     assert output.read("r", 1, stream=Stream.STDERR).data == b"a line of text\n" * 300
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 100])
+def test_output_of_crumbs_with_gaps_between_makes_few_rows(
+    output: OutputStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(output_db, "GAPS_MOST", 10)
+    crumbs = [
+        part for at in range(0, 400, 2) for part in (chunk(at, b"%d" % (at % 10), limit=limit), chunk(at + 1, gap=1))
+    ]
+    for at in range(0, len(crumbs), 40):
+        output.append(crumbs[at : at + 40])
+    output.append([chunk(400, b"the end")])
+    data, piece = read_all(output)
+    assert piece.size == 407
+    assert data.startswith(b"0246802468") and data.endswith(b"68the end")
+    assert 10 <= len(piece.gaps) <= 25
+    assert sum(length for _, length in piece.gaps) + len(data) == piece.size
+    with sqlite3.connect(tmp_path / "output.db") as db:
+        assert db.execute("SELECT count(*) FROM pieces").fetchone()[0] <= 25
 
 
 def test_bytes_that_wait_for_their_commit_are_counted(output: OutputStore) -> None:

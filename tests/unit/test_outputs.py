@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from common.config import Settings
+from master.output import OutputStore
 from tests.support.fake_agent import FakeAgent, MasterHere, exited, master_here
 
 
@@ -58,6 +59,20 @@ def test_a_chunk_sent_twice_is_stored_once_and_one_too_far_ahead_not_yet(here: M
     assert a.write(claim, b"xyz", offset=10)["acked"] == {claim["run_id"]: 3}
     assert a.write(claim, b"cde", offset=2)["acked"] == {claim["run_id"]: 5}
     assert read(here, claim)["data"] == b"abcde"
+
+
+def test_far_above_its_budget_the_master_takes_no_more_and_says_from_where_to_go_on(
+    here: MasterHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = here.agent("a")
+    claim, other = begun(here, a), begun(here, a)
+    a.write(claim, b"abc")
+    with monkeypatch.context() as full:
+        full.setattr(OutputStore, "pending_bytes", property(lambda self: 2 * here.settings.output_budget))
+        assert a.write(claim, b"def", offset=3) == {"acked": {claim["run_id"]: 3}, "slow": True}
+        assert a.write(other, b"def", offset=9) == {"acked": {other["run_id"]: 0}, "slow": True}
+    assert a.write(claim, b"def", offset=3) == {"acked": {claim["run_id"]: 6}, "slow": False}
+    assert read(here, claim)["data"] == b"abcdef"
 
 
 def test_a_result_waits_for_the_output_up_to_its_end(here: MasterHere) -> None:
