@@ -7,7 +7,7 @@ from the receive loop (`heard`, `beat`) never waits; a forgotten agent's key is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gevent
@@ -15,7 +15,7 @@ import gevent
 from common import log
 from common.config import Settings
 from common.errors import Conflict, FieldError, InvalidRequest, MusterError, NotFound
-from common.model import FINAL_STATES, Agent, AgentState, RunState, evolve
+from common.model import FINAL_STATES, Agent, AgentState, Run, RunState, evolve
 from master.asks import About, Beat, known_facts
 from master.keys import Keys
 from master.leases import Leases
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _LABELS_MOST = 1_000
 _LABEL_MOST = 300
-_ALL = 1 << 40
 
 
 class Agents:
@@ -105,10 +104,18 @@ class Agents:
         try:
             stored = self._ledger.change(hear)
         except MusterError as error:
-            logger.warning("return not stored", extra=log.fields(agent_id=agent_id, why=error.message))
+            presence.return_due = True
+            logger.warning("return not stored, tried again", extra=log.fields(agent_id=agent_id, why=error.message))
             return
         if stored is not None:
-            self._fleet.put(stored, now_s=presence.heard_s)
+            self._fleet.follow(stored, now_s=presence.heard_s)
+
+    def _store_returns(self) -> None:
+        for presence in self._fleet:
+            if presence.return_due:
+                presence.return_due = False
+                if presence.online:  # else it is silent again, as the store says
+                    self._returned(presence)
 
     def silence_s(self, agent_id: str) -> float | None:
         """For how long an offline agent has been silent; None while it counts as heard."""
@@ -149,10 +156,12 @@ class Agents:
             ]
 
         for agent in self._ledger.change(silence):
-            self._fleet.put(agent, now_s=self._ledger.clock.now_s())
+            self._fleet.follow(agent, now_s=self._ledger.clock.now_s())
 
     def save_facts(self, now_s: float, *, most: int) -> int:
-        """Store the newest facts of agents whose stored ones are old; answers how many."""
+        """Store the newest facts of agents whose stored ones are old; answers how many. And what could not be stored
+        when an agent came back."""
+        self._store_returns()
         due = [
             presence
             for presence in self._fleet
@@ -171,7 +180,7 @@ class Agents:
             return agents
 
         for agent in self._ledger.change(save):
-            self._fleet.put(agent, now_s=now_s)
+            self._fleet.follow(agent, now_s=now_s)
         for presence in due:
             presence.saved_s = now_s
         return len(due)
@@ -205,14 +214,22 @@ class Agents:
         return self._set(self.find(text), draining=True)
 
     def resume(self, text: str) -> Presence:
-        """Give a drained agent work again."""
-        return self._set(self.find(text), draining=False)
+        """Give a drained agent work again. Raises `Conflict` when its key was revoked."""
+        presence = self.find(text)
+        if self._keys.revoked(presence.agent.id):
+            raise Conflict(
+                f"The key of {presence.agent.name} was revoked: join its host again with a fresh token from "
+                "`muster agent-token`, and forget this record."
+            )
+        return self._set(presence, draining=False)
 
-    def _set(self, presence: Presence, **fields: Any) -> Presence:
+    def _set(self, presence: Presence, *, before: Callable[[Change], None] | None = None, **fields: Any) -> Presence:
         agent_id = presence.agent.id
         former = presence.state
 
         def change_record(change: Change) -> Agent:
+            if before is not None:
+                before(change)
             stored = change.tx.get_agent(agent_id)
             if stored is None:
                 raise NotFound(f"{agent_id}: no agent has this id.")
@@ -221,7 +238,7 @@ class Agents:
                 change.event("agent", task_id=None)
             return fresh
 
-        self._fleet.put(self._ledger.change(change_record), now_s=presence.heard_s)
+        self._fleet.follow(self._ledger.change(change_record), now_s=presence.heard_s)
         if presence.state is not former:
             self.note_state(presence, former)
         self._pulls.wake_agent(agent_id)
@@ -229,7 +246,8 @@ class Agents:
 
     def revoke(self, text: str) -> Presence:
         """Refuse the agent's key from its next message on, whether it is online or not. Its record and runs stay: what
-        it had begun is lost once it has been silent for as long as the task allows."""
+        it had begun is lost once it has been silent for as long as the task allows. Should the store refuse, the key is
+        refused all the same until the master starts anew: say it again."""
         presence = self.find(text)
         agent_id = presence.agent.id
 
@@ -238,11 +256,11 @@ class Agents:
                 if key.agent_id == agent_id and not key.revoked:
                     change.tx.save_key(evolve(key, revoked=True))
 
-        self._ledger.change(refuse)
+        # Memory first, and without waiting: a pull that came before, parked or claiming, takes nothing along.
         self._keys.revoke_agent(agent_id)
+        self._pulls.leave(self._pulls.enter(agent_id, session="", number=0, queues=None))
         logger.warning("agent revoked", extra=log.fields(agent_id=agent_id, name=presence.agent.name))
-        # Its parked pull ends now; draining, it takes nothing along.
-        return self._set(presence, draining=True)
+        return self._set(presence, before=refuse, draining=True)
 
     def forget(self, text: str) -> None:
         """Remove an offline agent, its key and its runs' hope. Raises `Conflict` while it is online."""
@@ -251,12 +269,9 @@ class Agents:
             raise Conflict(
                 f"{presence.agent.name} is {presence.state.value}: stop its daemon and wait until it is offline."
             )
-        presence.leaving = True  # from here on no task can name it, so nothing new comes up behind the slices
+        presence.leaving = True  # no task can name it and no retry reopens its runs from here on
         try:
-            self._end_runs(presence.agent.id)
-            if presence.online:
-                raise Conflict(f"{presence.agent.name} has come back: stop its daemon first.")
-            self._ledger.change(lambda change: _remove(change, presence.agent.id))
+            self._end_and_remove(presence)
         except BaseException:
             presence.leaving = False
             raise
@@ -264,12 +279,14 @@ class Agents:
         self._fleet.remove(presence.agent.id)
         logger.info("agent forgotten", extra=log.fields(agent_id=presence.agent.id, name=presence.agent.name))
 
-    def _end_runs(self, agent_id: str) -> None:
-        runs = self._ledger.read(lambda tx: tx.recent_runs_of_agent(agent_id, limit=_ALL))
-        left = [run.id for run in runs if run.state not in FINAL_STATES]
-        for start in range(0, len(left), SLICE):
-            some = left[start : start + SLICE]
-            self._ledger.change(lambda change, ids=some: _end_some(change, ids))  # type: ignore[misc]
+    def _end_and_remove(self, presence: Presence) -> None:
+        """End its runs slice by slice; the record goes in the transaction that finds none left."""
+        agent_id = presence.agent.id
+        gone = False
+        while not gone:
+            if presence.online:
+                raise Conflict(f"{presence.agent.name} has come back: stop its daemon first.")
+            gone = self._ledger.change(lambda change: _end_slice(change, agent_id))
 
     def note_state(self, presence: Presence, former: AgentState, *, level: int = logging.INFO) -> None:
         """Log that the agent's state was `former` and is another one now."""
@@ -286,21 +303,28 @@ def saved(change: Change, stored: Agent, fresh: Agent) -> Agent:
     return agent
 
 
-def _end_some(change: Change, run_ids: Sequence[str]) -> None:
+def _end_slice(change: Change, agent_id: str) -> bool:
+    """End some runs of an agent that goes, or remove it when none is left; whether it is gone. A submit or a retry that
+    found the agent while it stayed may store runs between the slices, but none behind the last look."""
+    runs = change.tx.open_runs_of_agent(agent_id, limit=SLICE)
+    _end_some(change, runs)
+    if runs:
+        return False
+    change.tx.forget_agent(agent_id)
+    change.event("agent", task_id=None)
+    return True
+
+
+def _end_some(change: Change, runs: Sequence[Run]) -> None:
     """Begun runs are lost, addressed ones cancelled, the others may go to another agent."""
-    for run_id in run_ids:
-        run = change.tx.get_run(run_id)
+    for run_id in [run.id for run in runs]:
+        run = change.tx.get_run(run_id)  # what one of them brought about may have ended the next
         if run is None or run.state in FINAL_STATES:
             continue
         if run.state in (RunState.LEASED, RunState.RUNNING):
             run = change.move(run, LeaseEnd())
         if run.addressed and run.state not in FINAL_STATES:
             change.move(run, Cancel("agent_forgotten"))
-
-
-def _remove(change: Change, agent_id: str) -> None:
-    change.tx.forget_agent(agent_id)
-    change.event("agent", task_id=None)
 
 
 def _checked_labels(value: Any) -> dict[str, str] | None:

@@ -51,6 +51,11 @@ class Keys:
         """The keys of this agent are gone."""
         self._keys = {text: key for text, key in self._keys.items() if key.agent_id != agent_id}
 
+    def revoked(self, agent_id: str) -> bool:
+        """Whether the agent has keys, and none of them may speak."""
+        keys = [key for key in self._keys.values() if key.agent_id == agent_id]
+        return bool(keys) and all(key.revoked for key in keys)
+
     def revoke_agent(self, agent_id: str) -> None:
         """The keys of this agent are refused from now on."""
         for text, key in self._keys.items():

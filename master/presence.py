@@ -31,6 +31,7 @@ class Presence:
         self.saved_s = now_s
         self.online = online
         self.leaving = False  # being forgotten: no task may address it any more
+        self.return_due = False  # it is back, and the store could not be told yet
         self.session: str | None = None
         self.machine_id: str | None = None
         self.former_sessions: deque[str] = deque(maxlen=_FORMER_SESSIONS)
@@ -90,8 +91,8 @@ class Fleet:
         return iter(list(self._by_id.values()))
 
     def ids(self) -> set[str]:
-        """The ids of all agents."""
-        return set(self._by_id)
+        """The ids of all agents that stay: not of those that are being forgotten."""
+        return {agent_id for agent_id, presence in self._by_id.items() if not presence.leaving}
 
     def get(self, agent_id: str) -> Presence | None:
         """The agent with this id."""
@@ -109,6 +110,11 @@ class Fleet:
                 presence.agent = agent
         self._by_name[presence.agent.name] = presence
         return presence
+
+    def follow(self, agent: Agent, *, now_s: float) -> None:
+        """Take over a changed record, unless the agent was forgotten since it was stored."""
+        if agent.id in self._by_id:
+            self.put(agent, now_s=now_s)
 
     def remove(self, agent_id: str) -> None:
         """The agent was forgotten."""

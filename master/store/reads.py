@@ -219,10 +219,13 @@ class RunReads(Tx):
             " UNION SELECT r.num FROM offers o JOIN runs r ON r.seq = o.seq AND r.agent_id = ? WHERE o.scope = ?"
             " UNION SELECT r.num FROM withdrawn w JOIN runs r ON r.seq = w.seq AND r.agent_id = ? WHERE w.scope = ?"
             " UNION SELECT num FROM runs INDEXED BY runs_due WHERE state = 'delayed' AND agent_id = ?"
+            # A closed task: what became ready since (released, reopened) has no row of offers yet.
+            " UNION SELECT r.num FROM tasks t INDEXED BY tasks_state CROSS JOIN runs r ON r.seq = t.seq"
+            " AND r.agent_id = ? WHERE t.state IN ('waiting', 'running') AND NOT t.offered AND r.state = 'ready'"
             " ORDER BY num LIMIT ?"
         )
         # What has ended long ago is not looked at: an agent of years has a hundred thousand such runs.
-        nums = [row[0] for row in self.all(sql, agent_id, agent_id, scope, agent_id, scope, agent_id, limit)]
+        nums = [row[0] for row in self.all(sql, agent_id, agent_id, scope, agent_id, scope, agent_id, agent_id, limit)]
         return self.runs(f"WHERE num IN ({marks(len(nums))}) ORDER BY num", nums)
 
     def list_attempts(self, run_id: str) -> list[Attempt]:

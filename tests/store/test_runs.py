@@ -12,6 +12,7 @@ from master.store.base import Store, WriteTx
 from tests.store.making import (
     add_addressed,
     add_free,
+    alter,
     begin,
     claim,
     finish,
@@ -255,3 +256,17 @@ def test_the_open_runs_of_an_agent_are_those_that_have_not_ended(store: Store) -
     assert [run.id for run in found] == expected
     assert len(store.read(lambda tx: tx.open_runs_of_agent("a", limit=2))) == 2
     assert store.read(lambda tx: tx.open_runs_of_agent("nobody", limit=2)) == []
+
+
+def test_a_run_that_became_ready_while_its_task_was_closed_is_open(store: Store) -> None:
+    def fill(tx: WriteTx) -> Run:
+        task = add_addressed(tx, ["a", "b"], parallel=1)
+        run = claim(tx, "a")
+        assert run is not None
+        assert claim(tx, "b") is None
+        alter(tx, task.id, paused=True)
+        return release(tx, run)
+
+    released = store.write(fill)
+    assert store.read(lambda tx: tx.heads("a", None, limit=9)) == []
+    assert store.read(lambda tx: tx.open_runs_of_agent("a", limit=9)) == [released]

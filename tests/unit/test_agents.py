@@ -10,7 +10,7 @@ from pathlib import Path
 import gevent
 import pytest
 
-from common import auth
+from common import auth, faults
 from common.config import Settings
 from common.errors import Conflict, Forbidden, InvalidRequest, NotFound, RateLimited, Unauthorized, UnknownKey
 from master.keys import import_trusted
@@ -411,6 +411,97 @@ def test_a_retry_leaves_runs_of_forgotten_agents_alone(here: MasterHere) -> None
     here.web("forget_agent", "a")
     view = here.web("retry_task", task["id"], "failed")
     assert view["counts"] == {"cancelled": 1, "ready": 1}
+
+
+def test_a_submit_beside_a_forget_leaves_nothing_behind(here: MasterHere) -> None:
+    fleet = [here.agent(f"gone-{n}") for n in range(6)]
+    here.advance(OFFLINE_S)
+    for agent in fleet:
+        calls = [gevent.spawn(here.submit, targets=[agent.name]) for _ in range(2)]
+        calls.insert(1, gevent.spawn(here.web, "forget_agent", agent.name))
+        gevent.joinall(calls)
+        assert calls[1].value is True
+    left = here.web("list_tasks", {"state": ["waiting", "running"]}, 50, None)["items"]
+    assert left == []
+
+
+def test_forgetting_goes_on_until_nothing_is_left(here: MasterHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("master.agents.SLICE", 2)
+    here.agent("a")
+    tasks = [here.submit(targets=["a"]) for _ in range(5)]
+    here.advance(OFFLINE_S)
+    here.web("forget_agent", "a")
+    assert [here.states(task) for task in tasks] == [["cancelled"]] * 5
+
+
+def test_a_retry_does_not_reopen_runs_of_an_agent_that_is_being_forgotten(here: MasterHere) -> None:
+    here.agent("a"), here.agent("b")
+    task = here.submit(targets=["a", "b"])
+    here.web("cancel_task", task["id"])
+    presence = here.master.fleet.find("a")[0]
+    presence.leaving = True
+    assert here.web("retry_task", task["id"], "all")["counts"] == {"cancelled": 1, "ready": 1}
+
+
+def test_an_agent_that_came_back_is_not_forgotten_half(here: MasterHere) -> None:
+    a = here.agent("a")
+    here.advance(OFFLINE_S)
+    a.beat()
+    with pytest.raises(Conflict, match="online"):
+        here.web("forget_agent", "a")
+    task = here.submit(targets=["a"])
+    assert len(a.claim()) == 1
+    assert here.states(task) == ["leased"]
+
+
+def test_a_revoked_agents_parked_pull_ends_at_once_and_carries_nothing(here: MasterHere) -> None:
+    a = here.agent("a")
+    parked = gevent.spawn(a.pull, 1, wait_s=30.0)
+    while not here.master.pulls.parked:
+        here.web("list_agents", 1, None)
+    here.web("revoke_agent", "a")
+    assert parked.get(timeout=10)["runs"] == []
+    task = here.submit(targets=["a"])
+    with pytest.raises(UnknownKey):
+        a.pull(1)
+    assert here.states(task) == ["ready"]
+
+
+def test_a_revoked_agent_is_not_resumed(here: MasterHere) -> None:
+    here.agent("a")
+    here.web("revoke_agent", "a")
+    with pytest.raises(Conflict, match="revoked"):
+        here.web("resume_agent", "a")
+    here.restart()
+    with pytest.raises(Conflict, match="revoked"):
+        here.web("resume_agent", "a")
+    assert here.master.fleet.find("a")[0].agent.draining
+    again = stranger(here, "a")
+    assert again.call("enrol", ask(secret(here), name="a"))["name"] == "a-2"
+    again.register()
+    here.submit(targets=["a-2"])
+    assert len(again.claim()) == 1
+
+
+def test_a_return_that_could_not_be_stored_is_tried_again(here: MasterHere) -> None:
+    a = here.agent("a")
+    task = here.submit(targets=["a"], lost_after=0)
+    (claim,) = a.claim()
+    a.begin(claim)
+    here.advance(OFFLINE_S)
+    assert here.runs(task)[0]["silent_since_ms"] is not None
+    presence = here.master.fleet.find("a")[0]
+    faults.arm("store-before-commit=fail:EIO")
+    try:
+        a.beat()
+        while not presence.return_due:
+            gevent.sleep(0)
+    finally:
+        faults.arm("")
+    assert here.runs(task)[0]["silent_since_ms"] is not None
+    here.keep()
+    assert here.runs(task)[0]["silent_since_ms"] is None
+    assert not presence.return_due
 
 
 # -- keys and tokens ---------------------------------------------------------------------------------------------------
