@@ -156,16 +156,15 @@ def test_members_by_mark_by_descent_and_by_session_parents_first(start: Start) -
 
 
 def test_a_zombie_and_this_process_are_no_members() -> None:
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     table = table_now()
-    assert table.members(("x", 1), roots=[child, os.getpid(), 1]) == []
-    found = table.get(child)
+    assert table.members(("x", 1), roots=[child.pid, os.getpid(), 1]) == []
+    found = table.get(child.pid)
     assert found is not None
     assert not found.alive
-    os.waitpid(child, 0)
+    assert not send(found, signal.SIGTERM)
+    assert child.wait() == 0
 
 
 def test_a_signal_goes_to_the_process_that_was_meant_or_to_none(start: Start) -> None:
