@@ -172,11 +172,6 @@ class ServiceGroup(Service):
         super().__init__(name)
         self.services = tuple(services)
 
-    @property
-    def statuses(self) -> dict[str, str]:
-        """The live sentence of every service, by its name, in the order of their start."""
-        return {service.name: service.status for service in self.services}
-
     def _begin(self) -> None:
         for service in self.services:
             try:

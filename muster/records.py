@@ -13,19 +13,6 @@ from typing import Any, Final, TypeVar
 
 TASK_FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 RUN_FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled", "skipped", "expired"})
-# In the order in which a run goes through them; what a list of counts is shown in.
-RUN_STATES: Final = (
-    "delayed",
-    "ready",
-    "leased",
-    "running",
-    "buried",
-    "succeeded",
-    "failed",
-    "cancelled",
-    "skipped",
-    "expired",
-)
 
 
 class BadAnswer(ValueError):

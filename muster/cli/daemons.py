@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from common.errors import MusterError
 
 
+_JOIN_TOKEN: Final = "MUSTER_JOIN_TOKEN"
 # Of a file or directory that is not as it must be; a full disk, for one, is not among them.
 _FOR_A_PERSON: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
 
@@ -31,6 +34,14 @@ def _data(named: Path | None) -> Path:
     from muster.address import data_directory
 
     return data_directory(named)
+
+
+def _typed_token() -> str:
+    """The first line of standard input: unlike a command line, no other user of the host can read it."""
+    token = sys.stdin.readline().strip()
+    if not token:
+        raise click.BadParameter("no token came on standard input", param_hint="--join -")
+    return token
 
 
 def _end(code: int) -> None:
@@ -97,7 +108,12 @@ def web(data: Path | None, listen: str, rpc: str, config: Path | None, **flags: 
 
 
 @click.command()
-@click.option("--join", metavar="TOKEN", help="join token of `muster agent-token`; needed once")
+@click.option(
+    "--join",
+    metavar="TOKEN|-",
+    envvar=_JOIN_TOKEN,
+    help="join token of `muster agent-token`, needed once; -: from standard input [MUSTER_JOIN_TOKEN]",
+)
 @click.option("--name", metavar="NAME", help="the agent's name; the host's name if left out")
 @click.option(
     "--state",
@@ -126,6 +142,8 @@ def agent(
 
     TERM lets it finish its scripts (at most the setting `drain`), a second TERM ends it at once.
     """
+    os.environ.pop(_JOIN_TOKEN, None)  # nothing that is started from here needs it
+    token = _typed_token() if join == "-" else join
     label_map = pairs(labels, "--label")
     chosen = settings(config, flags)
     from agent.app import main
@@ -137,7 +155,7 @@ def agent(
         code = main(
             chosen,
             state_dir=directory,
-            join_token=join,
+            join_token=token,
             name=name,
             slots=slots,
             labels=label_map,

@@ -1,6 +1,8 @@
 """The command line's own parts: words people write, what is printed, how commands end. No daemon needed."""
 
+import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -227,6 +229,43 @@ def test_limit_is_kept_over_pages(server: RestServer, capsys: pytest.CaptureFixt
     server.answers["GET /tasks"] = page(task_json(), task_json(), next="more")
     end("tasks", "--limit", "3")
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "typed", "token"),
+    [
+        (["--join", "muster1_a"], None, "", "muster1_a"),
+        (["--join", "-"], None, "muster1_b \nmore\n", "muster1_b"),
+        ([], "muster1_c", "", "muster1_c"),
+        (["--join", "muster1_a"], "muster1_c", "", "muster1_a"),
+        ([], None, "", None),
+        ([], "", "", None),
+    ],
+)
+def test_a_join_token_comes_by_three_ways_and_stays_in_no_environment(
+    words: list[str], environ: str | None, typed: str, token: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[object, str | None]] = []
+
+    def main(settings: object, **said: object) -> int:
+        seen.append((said["join_token"], os.environ.get("MUSTER_JOIN_TOKEN")))
+        return 0
+
+    monkeypatch.setattr("agent.app.main", main)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    monkeypatch.setenv("MUSTER_JOIN_TOKEN", environ or "")
+    if environ is None:
+        monkeypatch.delenv("MUSTER_JOIN_TOKEN")
+    assert end("agent", *words) == 0
+    assert seen == [(token, None)]
+
+
+def test_a_join_token_that_does_not_come_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert end("agent", "--join", "-") == 2
+    assert "standard input" in capsys.readouterr().err
 
 
 # How `muster run` ends

@@ -69,7 +69,7 @@ def test_a_service_that_could_not_begin_is_not_started(events: list[str]) -> Non
 def test_a_group_stops_in_reverse_order(events: list[str]) -> None:
     group = ServiceGroup("all", [Recorded(name, events) for name in "abc"])
     group.start()
-    assert group.statuses == {"a": "working", "b": "working", "c": "working"}
+    assert [service.status for service in group.services] == ["working"] * 3
     group.stop()
     assert events == ["+a", "+b", "+c", "-c", "-b", "-a"]
 
