@@ -183,66 +183,88 @@ def _output_broken(history: History) -> Iterable[str]:
 # -- a live store ----------------------------------------------------------------------------------------------------
 
 _PAGE = 200
+_RUNS_PAGE = 500
 _OUTPUTS_MOST = 1_000
 
 
 def verify(store: Store, output: OutputStore) -> dict[str, Any]:
-    """{findings, checked} of a live store: its own invariants, then the history that its records tell."""
+    """{findings, checked} of a live store: its own invariants, then the history that its records tell, task by task, so
+    that memory holds no more of it than a page. Output is checked of the newest runs that have any."""
     findings = store.read(lambda tx: tx.findings())
-    history = History()
-    runs: list[Run] = []
+    seen = _Seen()
     cursor: str | None = None
-    tasks = 0
     while True:
-        page = store.read(lambda tx, at=cursor: _page(tx, at))  # type: ignore[misc]
-        for task, of_task, attempts in page[0]:
-            tasks += 1
-            findings += _add(history, task, of_task, attempts)
-            runs += [run for run in of_task if _whole_output(run)]
-        cursor = page[1]
+        page, cursor = store.read(lambda tx, at=cursor: _look(tx, at))  # type: ignore[misc]
+        seen.add(page)
         if cursor is None:
             break
-    newest = sorted(runs, key=lambda run: run.seq)[-_OUTPUTS_MOST:]
-    history.outputs = [_output_of(output, run) for run in newest]
-    findings += check(history)
-    checked = {
-        "tasks": tasks,
-        "runs": sum(history.present.values()),
-        "attempts": len(history.begun),
-        "outputs": len(history.outputs),
-    }
+    findings += seen.findings
+    for run in seen.newest:
+        findings += check(History(outputs=[_output_of(output, run)]))
+    checked = {"tasks": seen.tasks, "runs": seen.runs, "attempts": seen.attempts, "outputs": len(seen.newest)}
     return {"findings": findings, "checked": checked}
 
 
-_TaskRecords = tuple[Task, list[Run], list[Attempt]]
+@dataclass(slots=True)
+class _Seen:
+    """What has been counted and found so far; `newest`: the first runs met that have output, newest task first."""
+
+    tasks: int = 0
+    runs: int = 0
+    attempts: int = 0
+    findings: list[str] = field(default_factory=list)
+    newest: list[Run] = field(default_factory=list)
+
+    def add(self, page: _Seen) -> None:
+        """Add what was seen of the next page of tasks."""
+        self.tasks += page.tasks
+        self.runs += page.runs
+        self.attempts += page.attempts
+        self.findings += page.findings
+        self.newest += page.newest[: _OUTPUTS_MOST - len(self.newest)]
 
 
-def _page(tx: ReadTx, cursor: str | None) -> tuple[list[_TaskRecords], str | None]:
+def _look(tx: ReadTx, cursor: str | None) -> tuple[_Seen, str | None]:
+    """Check a page of tasks in one snapshot; also the cursor of the next one."""
+    seen = _Seen()
     page = tx.list_tasks(TaskFilter(), limit=_PAGE, cursor=cursor)
-    found = []
     for task in page.items:
-        runs: list[Run] = []
-        at: str | None = None
-        while True:
-            some = tx.list_runs(task.id, states=None, limit=500, cursor=at)
-            runs += some.items
-            at = some.next_cursor
-            if at is None:
-                break
-        attempts = [a for run in runs if run.attempt > 1 for a in tx.list_attempts(run.id) if not a.late]
-        found.append((task, runs, attempts))
-    return found, page.next_cursor
+        _look_at(tx, task, seen)
+    return seen, page.next_cursor
 
 
-def _add(history: History, task: Task, runs: list[Run], attempts: list[Attempt]) -> list[str]:
-    history.accepted.append(Accepted(task.id, task.total))
-    history.present[task.id] = len(runs)
-    current = [attempt for run in runs if (attempt := current_attempt(run)) is not None]
-    history.begun += [Begun(task.id, attempt.run_id, attempt.attempt, 0.0) for attempt in [*attempts, *current]]
-    open_runs = [run.id for run in runs if run.state not in FINAL_STATES]
-    if task.state in TASK_FINAL_STATES and open_runs:
-        return [f"task {task.id} has ended, its run {open_runs[0]} has not"]
-    return []
+def _look_at(tx: ReadTx, task: Task, seen: _Seen) -> None:
+    history = History(accepted=[Accepted(task.id, task.total)], present={task.id: 0})
+    open_run: str | None = None
+    at: str | None = None
+    while True:
+        some = tx.list_runs(task.id, states=None, limit=_RUNS_PAGE, cursor=at)
+        history.present[task.id] += len(some.items)
+        for run in some.items:
+            if run.state not in FINAL_STATES:
+                open_run = open_run or run.id
+            if len(seen.newest) < _OUTPUTS_MOST and _whole_output(run):
+                seen.newest.append(run)
+        begun = [attempt for run in some.items for attempt in _begun(tx, run)]
+        seen.attempts += len(begun)
+        # All attempts of a run are on one page, so what was begun twice shows there.
+        history.begun = [Begun(task.id, attempt.run_id, attempt.attempt, 0.0) for attempt in begun]
+        seen.findings += _begun_twice(history)
+        at = some.next_cursor
+        if at is None:
+            break
+    history.begun = []
+    seen.tasks += 1
+    seen.runs += history.present[task.id]
+    seen.findings += check(history)
+    if task.state in TASK_FINAL_STATES and open_run is not None:
+        seen.findings.append(f"task {task.id} has ended, its run {open_run} has not")
+
+
+def _begun(tx: ReadTx, run: Run) -> list[Attempt]:
+    former = [attempt for attempt in tx.list_attempts(run.id) if not attempt.late] if run.attempt > 1 else []
+    current = current_attempt(run)
+    return former if current is None else [*former, current]
 
 
 def _whole_output(run: Run) -> bool:

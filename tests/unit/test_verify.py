@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.model import Run, RunState, Task, evolve
+from master import verify
 from master.store.base import WriteTx
 from master.verify import Accepted, Begun, History, Holding, Output, Told, check
 from tests.support.fake_agent import MasterHere, exited
@@ -48,8 +49,14 @@ def broken(change: Callable[[History], object]) -> list[str]:
         (lambda h: h.begun.append(Begun("t", "r3", 1, 0.5, 1.5)), "task t: 2 runs at once, parallel=1"),
         (lambda h: h.held.append(Holding("r1", "l3", "c", 2.0, 2.5)), "run r1 was held under two leases at once"),
         (lambda h: h.held.append(Holding("r9", "l1", "z", 9.0, 9.5)), "lease l1 was given to 2 agents"),
-        (lambda h: h.told.append(Told(9.0, "r1", 1, "succeeded")), "attempt 1 had ended as failed and was then succeeded"),
-        (lambda h: h.told.append(Told(9.0, "r1", 2, "running")), "attempt 2 had ended as succeeded and was then running"),
+        (
+            lambda h: h.told.append(Told(9.0, "r1", 1, "succeeded")),
+            "attempt 1 had ended as failed and was then succeeded",
+        ),
+        (
+            lambda h: h.told.append(Told(9.0, "r1", 2, "running")),
+            "attempt 2 had ended as succeeded and was then running",
+        ),
         (lambda h: h.outputs.append(Output("o", 1, 4, [(0, 3)], [])), "3 bytes of output are accounted for, 4 were"),
         (lambda h: h.outputs.append(Output("o", 1, 4, [(0, 2), (3, 1)], [])), "neither kept nor declared a gap"),
         (lambda h: h.outputs.append(Output("o", 1, 4, [(0, 3), (2, 2)], [])), "output bytes 2 to 3 are twice"),
@@ -96,6 +103,19 @@ def test_a_sound_store_has_no_findings_and_says_what_was_looked_at(here: MasterH
     }  # fmt: skip
 
 
+def test_pages_and_bounds_change_nothing_in_what_is_counted(here: MasterHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_PAGE", 1)
+    monkeypatch.setattr(verify, "_RUNS_PAGE", 1)
+    monkeypatch.setattr(verify, "_OUTPUTS_MOST", 1)
+    lived(here)
+    here.agent("b")
+    here.submit(targets=["a", "b"])
+    here.submit(targets=["b", "a"])
+    assert here.web("verify") == {
+        "findings": [], "checked": {"tasks": 3, "runs": 5, "attempts": 2, "outputs": 1},
+    }  # fmt: skip
+
+
 def test_a_broken_store_is_found_out(here: MasterHere) -> None:
     task, run = lived(here)
 
@@ -104,9 +124,7 @@ def test_a_broken_store_is_found_out(here: MasterHere) -> None:
         ending = run.ending
         assert ending is not None
         tx.save_run(evolve(run, ending=evolve(ending, output_bytes=9), version=run.version + 1), expect=run.version)
-        tx.save_task(
-            evolve(task, counts={RunState.FAILED.value: 1}, version=task.version + 1), expect=task.version
-        )
+        tx.save_task(evolve(task, counts={RunState.FAILED.value: 1}, version=task.version + 1), expect=task.version)
 
     here.master.store.write(spoil)
     findings = here.findings()
