@@ -7,13 +7,14 @@ first registers. Two daemons with one identity are told apart by session and mac
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from common import ids, log
 from common.auth import JoinToken as JoinWord
 from common.auth import encode_join_token, token_hash
 from common.config import Settings
-from common.errors import Conflict, Forbidden, RateLimited, UnknownKey
+from common.errors import Conflict, Forbidden, UnknownKey
 from common.model import Agent, AgentState, JoinToken, Role, TrustedKey, evolve
 from common.rpc import Peer
 from master.agents import Agents, saved
@@ -21,12 +22,14 @@ from master.asks import About, EnrolAsk
 from master.keys import Keys
 from master.ledger import Ledger
 from master.presence import Fleet, Presence
+from master.rates import Rates
 from master.runs import Change
-from master.store.base import WriteTx
+from master.store.base import AGENT_PREFIX_LEAST, WriteTx
 
 logger = logging.getLogger(__name__)
 
 _NAME_MOST = 200
+_ID_SHAPE = re.compile(r"[0-9a-f]{1,8}|[0-9a-f]{8}-[0-9a-f]{0,4}(-[0-9a-f]{0,4}){0,2}(-[0-9a-f]{0,12})?", re.IGNORECASE)
 _FORMER_NAMES = 20
 
 
@@ -44,8 +47,7 @@ class Enrolment:
         self._settings = settings
         self.endpoint = ""
         self._server_key = server_key
-        self._enrol_left = float(settings.enrol_rate)
-        self._enrol_at_s: float | None = None
+        self._tries = Rates(settings.enrol_rate)
 
     def add_join_token(self) -> dict[str, Any]:
         """A fresh permission to enrol one host: {token, line, expires_at_ms}."""
@@ -63,7 +65,7 @@ class Enrolment:
 
     def enrol(self, peer: Peer, ask: EnrolAsk) -> dict[str, Any]:
         """Make the peer's key an agent's, by a join token: {agent_id, name}. Asking again gives the same answer."""
-        self._limit_enrols()
+        self._tries.charge(peer.address, now_s=self._ledger.clock.now_s())
         public_key = peer.key or ""
         sha256 = token_hash(ask.secret)
         name = ask.name or ask.hostname
@@ -90,21 +92,12 @@ class Enrolment:
             return agent, key
 
         agent, key = self._ledger.change(enrolled)
+        self._tries.refund(peer.address)
         if key is not None:
             self._keys.put(key)
             self._fleet.put(agent, now_s=self._ledger.clock.now_s())
             logger.info("agent enrolled", extra=log.fields(agent_id=agent.id, name=agent.name, address=peer.address))
         return {"agent_id": agent.id, "name": agent.name}
-
-    def _limit_enrols(self) -> None:
-        now_s = self._ledger.clock.now_s()
-        rate = float(self._settings.enrol_rate)
-        passed_s = 0.0 if self._enrol_at_s is None else now_s - self._enrol_at_s
-        self._enrol_left = min(rate, self._enrol_left + passed_s * rate / 60)
-        self._enrol_at_s = now_s
-        if self._enrol_left < 1:
-            raise RateLimited("Too many hosts enrol at once: try again in a minute.")
-        self._enrol_left -= 1
 
     def register(self, peer: Peer, about: About) -> Presence:
         """The process behind this key is its agent from now on. Raises `Conflict` when another one is."""
@@ -122,9 +115,7 @@ class Enrolment:
         self._update(presence, about)
         logger.info(
             "agent registered",
-            extra=log.fields(
-                agent_id=presence.agent.id, name=presence.agent.name, version=about.version
-            ),
+            extra=log.fields(agent_id=presence.agent.id, name=presence.agent.name, version=about.version),
         )
         return presence
 
@@ -159,7 +150,7 @@ class Enrolment:
 
     def _update(self, presence: Presence, about: About) -> None:
         """Store what the agent announces about itself, if that is new."""
-        agent_id = presence.agent.id
+        agent_id, former_name = presence.agent.id, presence.agent.name
 
         def update(change: Change) -> Agent:
             stored = change.tx.get_agent(agent_id)
@@ -177,13 +168,21 @@ class Enrolment:
                 change.event("agent", task_id=None)
             return saved(change, stored, fresh)
 
-        self._fleet.put(self._ledger.change(update), now_s=presence.heard_s)
+        agent = self._ledger.change(update)
+        self._fleet.follow(agent, now_s=presence.heard_s)
         presence.saved_s = presence.heard_s
+        if agent.name != former_name:  # from now on tasks that name it so come here
+            logger.warning(
+                "agent renamed itself",
+                extra=log.fields(agent_id=agent_id, from_=former_name, to=agent.name, hostname=agent.hostname),
+            )
 
 
 def _new_agent(change: Change, agent_id: str, name: str, *, hostname: str, machine_id: str) -> Agent:
     """A record stored under the name, or under the name with the first free number behind it."""
     name = _clean(name) or _clean(hostname) or "agent"
+    if _like_an_id(name):
+        name = f"host-{name}"[:_NAME_MOST]
     unique, number = name, 1
     while _taken(change.tx, unique, by_other_than=agent_id):
         number += 1
@@ -195,9 +194,17 @@ def _new_agent(change: Change, agent_id: str, name: str, *, hostname: str, machi
 
 
 def _free_name(tx: WriteTx, wanted: str, agent: Agent) -> str:
-    """The name an agent asks for, or the one it has when that is no name or taken."""
+    """The name an agent asks for, or the one it has when that is no name, could be meant as an id, or is or was
+    another's: tasks that name the other must not come here."""
     name = _clean(wanted)
-    return agent.name if not name or _taken(tx, name, by_other_than=agent.id) else name
+    if name == agent.name or not name or _like_an_id(name) or _taken(tx, name, by_other_than=agent.id):
+        return agent.name
+    return agent.name if any(was.id != agent.id for was in tx.agents_by_former_name(name)) else name
+
+
+def _like_an_id(name: str) -> bool:
+    """Whether a target of this name could be meant as an id or the beginning of one."""
+    return len(name) >= AGENT_PREFIX_LEAST and _ID_SHAPE.fullmatch(name) is not None
 
 
 def _taken(tx: WriteTx, name: str, *, by_other_than: str) -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 from common.errors import InvalidRequest
 from common.model import Agent, AgentState
 from master.matching import Standing
+from master.store.base import AGENT_PREFIX_LEAST
 
 _FORMER_SESSIONS = 8
-PREFIX_LEAST = 4
 
 
 class Presence:
@@ -123,11 +123,11 @@ class Fleet:
             del self._by_name[presence.agent.name]
 
     def find(self, text: str) -> list[Presence]:
-        """The agent with this id or name; else all whose id begins with `text` (four characters or more)."""
+        """The agent with this id or name; else all whose id begins with `text` (`AGENT_PREFIX_LEAST` characters)."""
         exact = self._by_id.get(text) or self._by_name.get(text)
         if exact is not None:
             return [exact]
-        if len(text) < PREFIX_LEAST:
+        if len(text) < AGENT_PREFIX_LEAST:
             return []
         prefix = text.lower()
         return [presence for agent_id, presence in self._by_id.items() if agent_id.startswith(prefix)]

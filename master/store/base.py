@@ -28,6 +28,9 @@ from common.model import (
 
 T = TypeVar("T")
 
+AGENT_PREFIX_LEAST = 4
+"""Characters of an agent's id that may stand for it, where no other agent's begins so."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
@@ -136,7 +139,8 @@ class ReadTx(Protocol):
         """The agent, or None."""
 
     def find_agents(self, text: str) -> list[Agent]:
-        """The agent with this id or exact name; else those whose id begins with `text` (4 characters or more)."""
+        """The agent with this id or exact name; else those whose id begins with `text`
+        (`AGENT_PREFIX_LEAST` characters or more)."""
 
     def agents_by_former_name(self, name: str) -> list[Agent]:
         """Agents that once had this name."""

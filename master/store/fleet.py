@@ -8,10 +8,8 @@ from typing import Any
 from common import wire
 from common.errors import Conflict, VersionConflict
 from common.model import Agent, ApiToken, FeedEvent, JoinToken, Role, TrustedKey
-from master.store.reads import Tx
-
-_LAST = "\U0010ffff"
-_SHORTEST_PREFIX = 4
+from master.store.base import AGENT_PREFIX_LEAST
+from master.store.reads import AFTER_PREFIX, Tx
 
 
 class FleetReads(Tx):
@@ -30,8 +28,8 @@ class FleetReads(Tx):
     def find_agents(self, text: str) -> list[Agent]:
         """See `ReadTx.find_agents`; the id wins over the name."""
         found = self._agents("WHERE id = ?", text) or self._agents("WHERE name = ?", text)
-        if not found and len(text) >= _SHORTEST_PREFIX:
-            found = self._agents("WHERE id >= ? AND id < ? ORDER BY id", text, text + _LAST)
+        if not found and len(text) >= AGENT_PREFIX_LEAST:
+            found = self._agents("WHERE id >= ? AND id < ? ORDER BY id", text, text + AFTER_PREFIX)
         return found
 
     def agents_by_former_name(self, name: str) -> list[Agent]:

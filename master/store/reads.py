@@ -18,7 +18,7 @@ from master.store.base import Page, TaskFilter
 
 T = TypeVar("T")
 
-_LAST = "\U0010ffff"  # sorts behind every text that goes on from a prefix
+AFTER_PREFIX = "\U0010ffff"  # sorts behind every text that goes on from a prefix
 _NEWEST = 1 << 62
 _FEW = 5_000  # rows that are gone through in a few milliseconds
 
@@ -70,7 +70,7 @@ def _conditions(where: TaskFilter, state: str | None) -> tuple[list[str], list[A
         values += [where.since_ms, where.since_ms]
     if where.id_prefix is not None:
         clauses.append("t.id >= ? AND t.id < ?")
-        values += [where.id_prefix, where.id_prefix + _LAST]
+        values += [where.id_prefix, where.id_prefix + AFTER_PREFIX]
     if where.name is not None:
         clauses.append("instr(t.name_folded, ?) > 0")
         values.append(where.name.casefold())
@@ -90,7 +90,7 @@ class TaskReads(Tx):
     def find_task_ids(self, prefix: str, *, limit: int = 2) -> list[str]:
         """See `ReadTx.find_task_ids`."""
         sql = "SELECT id FROM tasks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-        return [row[0] for row in self.all(sql, prefix, prefix + _LAST, limit)]
+        return [row[0] for row in self.all(sql, prefix, prefix + AFTER_PREFIX, limit)]
 
     def list_tasks(self, where: TaskFilter, *, limit: int, cursor: str | None) -> Page[Task]:
         """See `ReadTx.list_tasks`; newest first."""
@@ -181,7 +181,7 @@ class RunReads(Tx):
     def find_run_ids(self, prefix: str, *, limit: int = 2) -> list[str]:
         """See `ReadTx.find_run_ids`."""
         sql = "SELECT id FROM runs WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-        return [row[0] for row in self.all(sql, prefix, prefix + _LAST, limit)]
+        return [row[0] for row in self.all(sql, prefix, prefix + AFTER_PREFIX, limit)]
 
     def list_runs(
         self, task_id: str, *, states: Collection[RunState] | None, limit: int, cursor: str | None

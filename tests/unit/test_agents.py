@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from common import auth, faults
 from common.config import Settings
 from common.errors import Conflict, Forbidden, InvalidRequest, NotFound, RateLimited, Unauthorized, UnknownKey
 from master.keys import import_trusted
+from master.rates import Rates
 from tests.support.fake_agent import FakeAgent, MasterHere, exited, master_here
 
 OFFLINE_S = 3 * 15.0 + 1.0  # an idle agent's three heartbeats
@@ -94,6 +96,32 @@ def test_enrolling_is_rate_limited(tmp_path: Path) -> None:
             new.call("enrol", ask("guess"))
 
 
+def test_only_tries_that_fail_count(tmp_path: Path) -> None:
+    with master_here(tmp_path / "m", manual=True, settings=Settings(enrol_rate=2)) as here:
+        for number in range(5):
+            stranger(here).call("enrol", ask(secret(here), name=f"web{number}"))
+        for _ in range(2):
+            with pytest.raises(Forbidden):
+                stranger(here).call("enrol", ask("guess"))
+        with pytest.raises(RateLimited):
+            stranger(here).call("enrol", ask(secret(here)))
+
+
+def test_one_address_uses_up_its_own_tries_only() -> None:
+    rates = Rates(2)
+    for _ in range(2):
+        rates.charge("192.0.2.1", now_s=0.0)
+    with pytest.raises(RateLimited):
+        rates.charge("192.0.2.1", now_s=0.0)
+    for number in range(18):
+        rates.charge(f"198.51.100.{number}", now_s=0.0)
+    with pytest.raises(RateLimited):  # all together
+        rates.charge("203.0.113.1", now_s=0.0)
+    rates.refund("198.51.100.1")
+    rates.charge("203.0.113.1", now_s=0.0)
+    rates.charge("192.0.2.1", now_s=31.0)
+
+
 def test_an_unknown_key_may_do_nothing_but_enrol(here: MasterHere) -> None:
     new = stranger(here)
     for method in ("register", "heartbeat", "pull_task", "begin", "result", "output", "blob", "no_such_method"):
@@ -137,6 +165,38 @@ def test_an_agent_may_take_a_free_name_and_keeps_its_own_instead_of_a_taken_one(
     assert here.web("get_agent", "fresh")["id"] == a.agent_id
     with pytest.raises(NotFound):
         here.web("get_agent", "a")
+
+
+@pytest.mark.parametrize("name", ["cafe", "019A", "0198c0de", "0198c0de-", "0198c0de-12ab-7", "{id}", "{prefix}"])
+def test_a_name_that_could_be_meant_as_an_id_is_not_taken(here: MasterHere, name: str) -> None:
+    a, b = here.agent("a"), here.agent("b")
+    wanted = name.format(id=b.agent_id, prefix=b.agent_id[:13])
+    a.name = wanted
+    assert a.register()["name"] == "a"
+    new = stranger(here).call("enrol", ask(secret(here), name=wanted))
+    assert new["name"] == f"host-{wanted}"
+    task = here.submit(targets=[b.agent_id[:20]])
+    assert here.runs(task)[0]["agent"]["name"] == "b"
+
+
+def test_names_that_only_look_a_little_like_ids_are_taken(here: MasterHere) -> None:
+    a = here.agent("a")
+    for name in ("web-1", "db", "abc", "3f2a9c1b7d4e", "e5-2690", "feed-me"):
+        a.name = name
+        assert a.register()["name"] == name
+
+
+def test_an_agent_may_not_take_the_former_name_of_another(here: MasterHere, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = here.agent("a"), here.agent("b")
+    a.name = "fresh"
+    with caplog.at_level(logging.WARNING, logger="master.enrolment"):
+        a.register()
+        a.register()
+    assert [record.getMessage() for record in caplog.records] == ["agent renamed itself"]
+    b.name = "a"
+    assert b.register()["name"] == "b"
+    a.name = "a"
+    assert a.register()["name"] == "a"
 
 
 def test_a_restarted_daemon_takes_over_at_once(here: MasterHere) -> None:
