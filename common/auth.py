@@ -1,7 +1,7 @@
 """Keys and tokens: CURVE key pairs and their files, join tokens, and how secrets are kept and compared.
 
 A secret never leaves in the clear: key files are written 0600 in one step and refused when others may read them; the
-master stores only the SHA-256 of a token and compares in constant time. Keys are z85 text (40 characters) everywhere.
+master stores only the SHA-256 of a token and knows it by that. Keys are z85 text (40 characters) everywhere.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import hmac
 import json
 import os
 import stat
@@ -170,8 +169,3 @@ def _damaged_token() -> InvalidRequest:
 def token_hash(token: str) -> str:
     """What is stored of a token: its SHA-256 in hexadecimal. Tokens hold 256 random bits, so no salt is needed."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def token_matches(token: str, stored_hash: str) -> bool:
-    """Whether `token` is the one whose `token_hash` was stored; takes the same time either way."""
-    return hmac.compare_digest(token_hash(token), stored_hash)

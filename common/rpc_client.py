@@ -118,7 +118,8 @@ class ClientCore:
 
         Raises `PeerUnreachable` (not or no longer connected; says why), `CallTimeout`, `TooLarge`, `InvalidRequest`
         (arguments that cannot be sent), `ProtocolError`, or the error the method raised, as its own class. After
-        `PeerUnreachable` and `CallTimeout` the method may or may not have run: repeat it under the same `request_id`.
+        `PeerUnreachable` and `CallTimeout` the method may or may not have run. `request_id` is for whoever reads it on
+        the other side (`current_call`); it does not make a repeat harmless.
         """
         if get_hub() is not self._hub:
             raise RuntimeError("this client belongs to another thread's loop: post the call through a ThreadBridge")
