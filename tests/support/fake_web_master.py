@@ -38,8 +38,8 @@ class FakeOutput:
         return sum(piece if isinstance(piece, int) else len(piece) for _, piece in self.pieces)
 
     def read(self, stream: str, offset: int, limit: int) -> dict[str, Any]:
-        """As `read_output` answers it."""
-        content, segments, gaps, at, behind = bytearray(), [], [], 0, offset
+        """As `read_output` answers it: `limit` bounds the bytes looked at, of whichever stream."""
+        content, segments, gaps, at, behind, looked = bytearray(), [], [], 0, offset, 0
         for number, piece in self.pieces:
             length = piece if isinstance(piece, int) else len(piece)
             start, end = max(at, offset), at + length
@@ -47,13 +47,13 @@ class FakeOutput:
                 gaps.append([at, length])
                 if behind >= at and end > behind:
                     behind = end
-            elif start < end and len(content) < limit and stream in ("all", NAMES[number]):
-                part = piece[start - at : start - at + limit - len(content)]
-                segments.append([start, number, len(part)])
-                content += part
+            elif start < end and looked < limit:
+                part = piece[start - at : start - at + limit - looked]
+                looked += len(part)
                 behind = start + len(part)
-            elif start < end and len(content) < limit:
-                behind = end
+                if stream in ("all", NAMES[number]):
+                    segments.append([start, number, len(part)])
+                    content += part
             at = end
         return {"data": bytes(content), "segments": segments, "gaps": gaps, "next_offset": behind, "size": at}
 

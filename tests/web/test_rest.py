@@ -229,6 +229,9 @@ def test_large_output_is_sent_in_pieces(stack: Stack) -> None:
     assert answer.headers["Transfer-Encoding"] == "chunked" and answer.headers["X-Output-Next"] is None
     assert stack.http.get(f"runs/{run.run_id}/output?stream=stderr").body == block * 6
     assert stack.http.get(f"runs/{run.run_id}/output?offset=5&limit=2000000").body == (block * 12)[5:2000005]
+    part = stack.http.get(f"runs/{run.run_id}/output?stream=stderr&offset=5&limit=300000")
+    assert part.body == (block * 6)[:300_000]
+    assert part.headers["X-Output-Next"] == str(3 * len(block) + 300_000 - len(block))
     head = stack.http.call("HEAD", f"runs/{run.run_id}/output")
     assert head.body == b"" and head.headers["Transfer-Encoding"] is None
 

@@ -6,7 +6,7 @@ ever held in memory. An answer that cannot be finished breaks off, and its frami
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import flask
@@ -57,9 +57,9 @@ def read_output(call: Call) -> flask.Response:
     query: OutputQuery = call.query
     limit = None if query.limit is UNSET else query.limit
     attempt = None if query.attempt is UNSET else query.attempt
-    output = _Output(call.web.master, call.path["run_id"], query.stream.value, limit)
-    first = output.read(attempt, query.offset)
-    content = bytearray(first["data"])
+    output = _Output(call.web.master, call.path["run_id"], query.stream, limit)
+    first = output.look(attempt, query.offset)
+    content = bytearray(output.take(first))
     while not output.complete and len(content) < PIECE_BYTES:
         content += output.read_on()
     if output.complete:
@@ -73,7 +73,7 @@ def read_output(call: Call) -> flask.Response:
 class _Output:
     """A walk over one attempt's output, as far as it was known at the first look."""
 
-    def __init__(self, master: MasterClient, run_id: str, stream: str, limit: int | None) -> None:
+    def __init__(self, master: MasterClient, run_id: str, stream: Stream, limit: int | None) -> None:
         self._master = master
         self._run_id = run_id
         self._stream = stream
@@ -83,31 +83,51 @@ class _Output:
         self.offset = 0
         self.complete = False
 
-    def read(self, attempt: int | None, offset: int) -> Mapping[str, Any]:
-        """The master's answer to the first look."""
-        answer = self._ask(attempt, offset)
+    def look(self, attempt: int | None, offset: int) -> Mapping[str, Any]:
+        """The master's answer to the first look; to be taken next."""
+        self._attempt, self.offset = attempt, offset
+        answer = self._ask()
         self._attempt, self._size = answer["attempt"], answer["size"]
-        self._note(answer, offset)
         return answer
 
     def read_on(self) -> bytes:
         """The next piece."""
-        answer = self._ask(self._attempt, self.offset)
-        self._note(answer, self.offset)
-        content: bytes = answer["data"]
-        return content
+        return self.take(self._ask())
 
-    def _ask(self, attempt: int | None, offset: int) -> Mapping[str, Any]:
-        limit = PIECE_BYTES if self._left is None else min(PIECE_BYTES, self._left)
-        answer: Mapping[str, Any] = self._master.read("read_output", self._run_id, attempt, self._stream, offset, limit)
+    def _ask(self) -> Mapping[str, Any]:
+        # The master's limit bounds what it looks at, of either stream: where one is picked out it stays large, or a
+        # few bytes of it could cost a call for each few of the other.
+        limit = PIECE_BYTES
+        if self._left is not None and self._stream is Stream.ALL:
+            limit = min(limit, self._left)
+        answer: Mapping[str, Any] = self._master.read(
+            "read_output", self._run_id, self._attempt, self._stream.value, self.offset, limit
+        )
         return answer
 
-    def _note(self, answer: Mapping[str, Any], offset: int) -> None:
-        self.offset = max(offset, answer["next_offset"])
+    def take(self, answer: Mapping[str, Any]) -> bytes:
+        """The bytes of an answer that are still wanted; the walk goes on behind them."""
+        content: bytes = answer["data"]
+        behind = max(self.offset, answer["next_offset"])
         if self._left is not None:
-            self._left -= len(answer["data"])
-        stuck = self.offset == offset
-        self.complete = stuck or self.offset >= self._size or (self._left is not None and self._left <= 0)
+            if len(content) > self._left:
+                content, behind = content[: self._left], _end_of(answer["segments"], self._left)
+            self._left -= len(content)
+        stuck = behind == self.offset
+        self.offset = behind
+        self.complete = stuck or behind >= self._size or self._left == 0
+        return content
+
+
+def _end_of(segments: Iterable[Sequence[int]], count: int) -> int:
+    """The offset behind the first `count` bytes of the segments (offset, stream, length)."""
+    end = 0
+    for offset, _, length in segments:
+        end = offset + min(length, count)
+        count -= length
+        if count <= 0:
+            break
+    return end
 
 
 def _stream(content: bytes, output: _Output) -> Iterator[bytes]:
