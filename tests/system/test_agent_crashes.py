@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,7 +132,8 @@ def pretend_reboot(host: AgentHost) -> None:
     os.kill(host.shepherd_pid, signal.SIGKILL)  # first, or it would note how its scripts end
     wait_gone(host.shepherd_pid)
     for pid in related("no mark", host.state):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # its end may follow from another's
+            os.kill(pid, signal.SIGKILL)
         wait_gone(pid)
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     former = "11111111-2222-3333-4444-555555555555"

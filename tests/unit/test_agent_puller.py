@@ -77,7 +77,7 @@ def test_polls_of_many_agents_are_spread() -> None:
         here = Pulling()
         here.step()
         waits.add(here.asks[0]["wait_s"])
-    assert len(waits) == 10
+    assert len(waits) >= 8  # two may round to the same
 
 
 def test_claims_are_handed_on_and_the_next_poll_follows(here: Pulling) -> None:
