@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
