@@ -20,6 +20,8 @@ from webserver import shapes
 from webserver.cursors import seal
 
 View = Mapping[str, Any]
+_YEAR_10000_MS = 253_402_300_800_000
+_encode = msgspec.json.Encoder().encode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A `+` in a query that nobody escaped arrives as a space.
 _LOST_PLUS = re.compile(r"(T.*) (\d\d:\d\d)\Z")
@@ -116,7 +118,7 @@ def group(view: View) -> dict[str, Any]:
 
 def agent(view: View) -> dict[str, Any]:
     """An agent as answered."""
-    return _worded(shapes.Agent, {**view, "facts": _facts(view.get("facts") or {})})
+    return _worded(shapes.Agent, {**view, "facts": _facts(view.get("facts"))})
 
 
 def agent_token(view: View) -> dict[str, Any]:
@@ -139,10 +141,23 @@ def page(noun: str, view: View, word: Callable[[View], dict[str, Any]]) -> dict[
     return {"items": [word(item) for item in view["items"]], "next": seal(noun, view.get("next"))}
 
 
-def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        (name.removesuffix("_ms") if name.endswith("_at_ms") else name): (
-            moment(value) if name.endswith("_at_ms") else value
-        )
-        for name, value in facts.items()
-    }
+def _facts(facts: Any) -> dict[str, Any]:
+    """What can be told of an agent's own account of its host: one odd fact must not hide a fleet."""
+    told: dict[str, Any] = {}
+    for name, value in facts.items() if isinstance(facts, Mapping) else ():
+        if not isinstance(name, str):
+            continue
+        if name.endswith("_at_ms"):
+            if value is None or (type(value) is int and 0 <= value < _YEAR_10000_MS):
+                told[name.removesuffix("_ms")] = moment(value)
+        elif _can_be_told(name, value):
+            told[name] = value
+    return told
+
+
+def _can_be_told(name: str, value: Any) -> bool:
+    try:
+        _encode({name: value})
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True

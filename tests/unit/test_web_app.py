@@ -66,7 +66,7 @@ def test_missing_or_damaged_keys_are_named(tmp_path: Path) -> None:
         _keys(tmp_path)
 
 
-def test_every_operation_is_routed_and_nothing_else_is() -> None:
+def test_every_operation_is_routed_and_described_and_nothing_else_is() -> None:
     app = create_app(services(), AllowedHosts("127.0.0.1"))
     routed = {
         (method, rule.rule.replace("<id:", "<"))
@@ -80,6 +80,13 @@ def test_every_operation_is_routed_and_nothing_else_is() -> None:
     }
     open_ones = {("GET", path) for path in ("/healthz", "/readyz", "/metrics", f"{PREFIX}/openapi.json")}
     assert routed == declared | open_ones
+    paths = app.test_client().get(f"{PREFIX}/openapi.json", base_url="http://localhost").json["paths"]
+    described = {
+        (method.upper(), path.replace("{", "<").replace("}", ">"))
+        for path, methods in paths.items()
+        for method in methods
+    }
+    assert described == routed - {("GET", f"{PREFIX}/openapi.json")}
 
 
 def test_pages_can_be_added_and_bring_a_content_policy_of_their_own() -> None:

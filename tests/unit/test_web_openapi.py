@@ -48,7 +48,8 @@ def test_the_table_of_the_contract_is_covered() -> None:
         GET /runs/{run_id}/output, GET /tasks/{task_id}/events, GET /events, POST /tasks/{task_id}/cancel,
         POST /tasks/{task_id}/pause, POST /tasks/{task_id}/resume, POST /tasks/{task_id}/retry,
         POST /runs/{run_id}/cancel, GET /agents, GET /agents/{agent}, PATCH /agents/{agent},
-        POST /agents/{agent}/drain, POST /agents/{agent}/resume, DELETE /agents/{agent}, POST /agent-tokens
+        POST /agents/{agent}/drain, POST /agents/{agent}/resume, DELETE /agents/{agent}, POST /agent-tokens,
+        POST /agents/{agent}/revoke, GET /runs/{run_id}/why, GET /verify
     """
     there = {f"{method.upper()} {path.removeprefix('/api/v1')}" for path, method, _ in OPERATIONS}
     assert {line.strip() for line in wanted.strip().split(",")} <= there

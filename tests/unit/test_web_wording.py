@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -71,6 +73,46 @@ def test_the_steps_of_an_attempt_carry_times() -> None:
 def test_an_agents_facts_keep_their_names_and_word_their_times() -> None:
     answer = wording.agent({"facts": {"cpus": 2, "boot_at_ms": 1_700_000_000_000, "odd": None}})
     assert answer["facts"] == {"cpus": 2, "boot_at": "2023-11-14T22:13:20.000Z", "odd": None}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"boot_at_ms": "oops"},
+        {"boot_at_ms": True},
+        {"boot_at_ms": 1.5e12},
+        {"boot_at_ms": [1]},
+        {"boot_at_ms": 2**63},
+        {"boot_at_ms": -(2**63)},
+        {7: "seven"},
+        {b"os": "Linux"},
+        {None: 1},
+        {"os": "\ud800"},
+        {"\ud800": 1},
+        {"disks": {b"sda": 1, None: 2}},
+        {"what": object()},
+    ],
+)
+def test_facts_that_make_no_sense_are_left_out_and_the_others_told(odd: dict[Any, Any]) -> None:
+    answer = wording.agent({"facts": {**odd, "memory_total": 5, "addresses": ["::1"]}})
+    assert answer["facts"] == {"memory_total": 5, "addresses": ["::1"]}
+    assert msgspec.json.encode(answer)
+
+
+@pytest.mark.parametrize("facts", [None, [], ["os"], "Linux", 5])
+def test_what_are_no_facts_at_all_are_none(facts: Any) -> None:
+    assert wording.agent({"facts": facts})["facts"] == {}
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.binary() | st.none(), inner),
+)
+
+
+@given(json_like | st.dictionaries(st.sampled_from(["os", "boot_at_ms", "x_at_ms", 3]), json_like))
+def test_no_facts_whatever_keep_an_agent_from_being_told(facts: Any) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(wording.agent({"name": "one", "facts": facts})))["name"] == "one"
 
 
 def test_a_page_has_items_and_where_to_go_on() -> None:
