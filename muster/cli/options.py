@@ -115,10 +115,11 @@ def settings_options(*, leave_out: tuple[str, ...] = ()) -> Callable[[F], F]:
     def add(command: F) -> F:
         from common.config import Settings
 
+        default = Settings()
         for name in reversed(Settings.__struct_fields__):
             if name in leave_out:
                 continue
-            is_time = Settings.__annotations__[name].startswith("Annotated[_Seconds")
+            is_time = isinstance(getattr(default, name), float)  # nothing else is a fraction
             command = click.option(
                 f"--{name.replace('_', '-')}",
                 f"setting_{name}",

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.config import SETTINGS, Settings
 from muster import transport
 from muster.cli import output
 from muster.cli.main import COMMANDS, LazyGroup, cli, main
@@ -75,6 +76,18 @@ def test_pairs_and_names() -> None:
         with pytest.raises(click.BadParameter):
             pairs((text,), "--env")
     assert names(("a, b", "b,c")) == ["a", "b", "c"]
+
+
+def test_every_setting_is_a_flag_and_the_times_take_units() -> None:
+    command = cli.get_command(click.Context(cli), "up")
+    assert command is not None
+    flags = {param.name: param.type for param in command.params}
+    default = Settings()
+    for name in SETTINGS:
+        is_time = isinstance(getattr(default, name), float)
+        assert isinstance(flags[f"setting_{name}"], Duration) == is_time, name
+    for name in ("heartbeat", "kill_grace", "feed_age"):
+        assert isinstance(flags[f"setting_{name}"], Duration)
 
 
 # What is printed
