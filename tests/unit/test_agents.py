@@ -555,7 +555,7 @@ def test_a_return_that_could_not_be_stored_is_tried_again(here: MasterHere) -> N
     try:
         a.beat()
         while not presence.return_due:
-            gevent.sleep(0)
+            here.web("list_agents", 1, None)
     finally:
         faults.arm("")
     assert here.runs(task)[0]["silent_since_ms"] is not None
