@@ -46,7 +46,8 @@ def _add(tx: WriteTx, agents: list[str | None], candidates: list[str] | None = N
 
 
 def _claim(tx: WriteTx) -> None:
-    taken, more = [], True
+    taken: list[Run] = []
+    more = True
     while more and not taken:
         taken, more = take(Change(tx, NOW), ME, None, [lease_token()])
     assert taken, "nothing is left to claim"
