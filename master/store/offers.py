@@ -140,7 +140,7 @@ class OfferReads(Tx):
         seq, scope = known
         own = self.all(statements.RUNS_OF_AGENT_IN_TASK, agent_id, seq)
         for row in own:
-            run = rows.run_from_row(row)
+            run = self.run_of(row)
             if run.addressed and run.state is RunState.READY:
                 return run
         if own or scope is None:
@@ -148,7 +148,7 @@ class OfferReads(Tx):
         if scope.startswith("s:") and self.one(statements.IS_MEMBER, agent_id, scope) is None:
             return None
         row = self.one(statements.FREE_RUN, seq)
-        return None if row is None else rows.run_from_row(row)
+        return None if row is None else self.run_of(row)
 
     def task_candidates(self, task_id: str) -> list[str] | None:
         """See `ReadTx.task_candidates`."""

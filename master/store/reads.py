@@ -46,7 +46,11 @@ class Tx:
 
     def runs(self, where: str, values: Sequence[Any]) -> list[Run]:
         """Runs by the rest of a SELECT."""
-        return [rows.run_from_row(row) for row in self.db.execute(f"{statements.RUN_SELECT} {where}", values)]
+        return [self.run_of(row) for row in self.db.execute(f"{statements.RUN_SELECT} {where}", values)]
+
+    def run_of(self, row: rows.Row) -> Run:
+        """The run of a row that a run statement found."""
+        return rows.run_from_row(row)
 
 
 def _number(cursor: str | None, *, missing: int) -> int:
@@ -176,7 +180,7 @@ class RunReads(Tx):
     def get_run(self, run_id: str) -> Run | None:
         """See `ReadTx.get_run`."""
         row = self.one(statements.GET_RUN, run_id)
-        return None if row is None else rows.run_from_row(row)
+        return None if row is None else self.run_of(row)
 
     def find_run_ids(self, prefix: str, *, limit: int = 2) -> list[str]:
         """See `ReadTx.find_run_ids`."""

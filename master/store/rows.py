@@ -99,7 +99,7 @@ def moving_task_row(task: Task) -> Row:
 
 
 def run_from_row(row: Row) -> Run:
-    """A run from `RUN_COLUMNS`."""
+    """A run from `RUN_COLUMNS`; the row's number in the database comes behind them."""
     return Run(
         id=row[0],
         task_id=row[1],

@@ -61,17 +61,17 @@ RUN_MOVING: Final = (
 ATTEMPT_COLUMNS: Final = tuple(column.name for column in t.attempts.columns if column.name != "num")
 
 _task = select(*columns(t.tasks, *TASK_COLUMNS))
-_run = select(*columns(t.runs, *RUN_COLUMNS))
+_run = select(*columns(t.runs, *RUN_COLUMNS), t.runs.c.num)
 _seq_of_task = select(t.tasks.c.seq).where(t.tasks.c.id == p("task_id")).scalar_subquery()
 
 
-def _update(table: Table, moving: tuple[str, ...]) -> str:
+def _update(table: Table, key: str, moving: tuple[str, ...]) -> str:
     statement = (
         update(table)
-        .where(table.c.id == bindparam("the_id"), table.c.version == bindparam("expected"))
+        .where(table.c[key] == bindparam("the_key"), table.c.version == bindparam("expected"))
         .ordered_values(*((table.c[name], bindparam(f"new_{name}")) for name in moving))
     )
-    return sql(statement, places=(*(f"new_{name}" for name in moving), "the_id", "expected"))
+    return sql(statement, places=(*(f"new_{name}" for name in moving), "the_key", "expected"))
 
 
 # --- tasks
@@ -79,8 +79,8 @@ GET_TASK: Final = sql(_task.where(t.tasks.c.id == p("id")))
 TASK_SELECT: Final = sql(_task)
 ADD_TASK: Final = sql(insert(t.tasks))
 ADD_SPEC: Final = sql(insert(t.specs))
-MOVE_TASK: Final = _update(t.tasks, ("state", *TASK_MOVING))
-COUNT_TASK: Final = _update(t.tasks, TASK_MOVING)
+MOVE_TASK: Final = _update(t.tasks, "seq", ("state", *TASK_MOVING))
+COUNT_TASK: Final = _update(t.tasks, "seq", TASK_MOVING)
 GET_SPEC: Final = sql(select(t.specs.c.spec).where(t.specs.c.seq == _seq_of_task))
 TASK_OF_KEY: Final = sql(
     select(t.tasks.c.id, t.specs.c.body_sha256)
@@ -92,8 +92,8 @@ TASK_OF_KEY: Final = sql(
 GET_RUN: Final = sql(_run.where(t.runs.c.id == p("id")))
 RUN_SELECT: Final = sql(_run)
 ADD_RUN: Final = sql(insert(t.runs).values({name: bindparam(name) for name in RUN_COLUMNS}), places=RUN_COLUMNS)
-MOVE_RUN: Final = _update(t.runs, RUN_MOVING)
-MOVE_RUN_AND_AGENT: Final = _update(t.runs, (*RUN_MOVING, "agent_id"))
+MOVE_RUN: Final = _update(t.runs, "num", RUN_MOVING)
+MOVE_RUN_AND_AGENT: Final = _update(t.runs, "num", (*RUN_MOVING, "agent_id"))
 RUNS_OF_AGENT_IN_TASK: Final = sql(
     _run.where(t.runs.c.agent_id == p("agent_id"), t.runs.c.seq == p("seq")), places=("agent_id", "seq")
 )

@@ -112,7 +112,7 @@ class SqliteWriteTx(TaskReads, RunReads, OfferWrites, FleetWrites, Verifies):
         self._commit_seq = counters.commit_seq
         # What is stored now of the records this transaction has met; a save need not look them up again.
         self._tasks: dict[str, tuple[Task, str | None]] = {}
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, tuple[Run, int]] = {}
         self.counted: dict[RunState, int] = {}
 
     @property
@@ -150,18 +150,13 @@ class SqliteWriteTx(TaskReads, RunReads, OfferWrites, FleetWrites, Verifies):
 
     def get_run(self, run_id: str) -> Run | None:
         """See `ReadTx.get_run`."""
-        run = self._runs.get(run_id)
-        if run is None:
-            run = super().get_run(run_id)
-            if run is not None:
-                self._runs[run_id] = run
-        return run
+        known = self._runs.get(run_id)
+        return super().get_run(run_id) if known is None else known[0]
 
-    def claimable(self, task_id: str, agent_id: str) -> Run | None:
-        """See `ReadTx.claimable`."""
-        run = super().claimable(task_id, agent_id)
-        if run is not None:
-            self._runs[run.id] = run
+    def run_of(self, row: rows.Row) -> Run:
+        """The run of a row, remembered with the row's number: saving it then needs no index."""
+        run = super().run_of(row)
+        self._runs[run.id] = (run, row[-1])
         return run
 
     def add_task(
@@ -200,21 +195,24 @@ class SqliteWriteTx(TaskReads, RunReads, OfferWrites, FleetWrites, Verifies):
             sql, values = statements.COUNT_TASK, rows.moving_task_row(task)
         else:
             sql, values = statements.MOVE_TASK, (task.state.value, *rows.moving_task_row(task))
-        if known is None or self.db.execute(sql, (*values, task.id, expect)).rowcount != 1:
+        if known is None or self.db.execute(sql, (*values, known[0].seq, expect)).rowcount != 1:
             raise VersionConflict(f"task {task.id} was changed by somebody else or is gone: read it again")
         self._tasks[task.id] = (task, known[1])
 
     def save_run(self, run: Run, *, expect: int) -> None:
         """See `WriteTx.save_run`."""
         before = self.get_run(run.id)
+        if before is None:
+            raise VersionConflict(f"run {run.id} is gone: read it again")
+        num = self._runs[run.id][1]
         values = rows.moving_run_row(run)
-        if before is not None and before.agent_id == run.agent_id:
-            cursor = self.db.execute(statements.MOVE_RUN, (*values, run.id, expect))
+        if before.agent_id == run.agent_id:
+            cursor = self.db.execute(statements.MOVE_RUN, (*values, num, expect))
         else:
-            cursor = self.db.execute(statements.MOVE_RUN_AND_AGENT, (*values, run.agent_id, run.id, expect))
-        if before is None or cursor.rowcount != 1:
-            raise VersionConflict(f"run {run.id} was changed by somebody else or is gone: read it again")
-        self._runs[run.id] = run
+            cursor = self.db.execute(statements.MOVE_RUN_AND_AGENT, (*values, run.agent_id, num, expect))
+        if cursor.rowcount != 1:
+            raise VersionConflict(f"run {run.id} was changed by somebody else: read it again")
+        self._runs[run.id] = (run, num)
         if before.state is not run.state:
             self.counted[before.state] = self.counted.get(before.state, 0) - 1
             self.counted[run.state] = self.counted.get(run.state, 0) + 1
