@@ -26,7 +26,7 @@ from common.errors import MusterError, NotFound
 from common.model import FINAL_STATES, TASK_FINAL_STATES
 from webserver import wording
 from webserver.output_reader import OutputReader
-from webserver.sse import ID_STEP, KEEPALIVE, Entry, EventLog, Mark, event, output_event, trim, with_id
+from webserver.sse import ID_STEP, KEEPALIVE, Entry, EventLog, Mark, Progress, event, output_event, trim, with_id
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ _PACE_LEAST_S = 0.01
 _PACE_MOST_S = 0.25
 _RETRY_S = 0.5
 _DIRTY_MOST = 20_000
+_ENDED_MOST = 5_000
 _RESET = with_id(event("reset", b"{}"), 0)
 _encode = msgspec.json.Encoder().encode
 View = Mapping[str, Any]
@@ -73,9 +74,8 @@ class Channel:
         self._log = EventLog(base_id=seq * ID_STEP)
         self._seq = seq
         self._begun = False  # somebody has followed it, so its log is a continuation
-        self._marks: dict[str, Mark] = {}  # how far each run's output was published
+        self._progress = Progress(ended_most=_ENDED_MOST if task_id is None else None)
         self._told: dict[str, int] = {}  # hash of the last event about a task or run
-        self._under_way: dict[str, int] = {}  # run → attempt that was told to be under way
         self._dirty: dict[tuple[str, str], int] = {}  # (kind, id) → last feed row that named it, in order of rows
         self._fetching = BoundedSemaphore(1)  # what is fetched under it is as new as its place in the log says
         self._grown = Event()
@@ -124,26 +124,25 @@ class Channel:
 
     # -- following ---------------------------------------------------------------------------------------------------
 
-    def follow(self, after: int | None) -> Iterator[bytes]:
+    def follow(self, after: int | None) -> Generator[bytes, None, None]:
         """Events behind the one with id `after`; None, or an id that cannot be resumed: a snapshot first.
 
-        Ends when the channel is closed or broken off. Raises what the master answers to the snapshot.
+        Its first block, perhaps an empty one, comes when nothing more can be missed. Ends when the channel is closed
+        or broken off. Raises what the master answers to the snapshot.
         """
         self.followers += 1
         try:
             place = self._log.place(after) if after is not None and self._begun else None
             if place is None:
-                if after is not None:
-                    yield _RESET
-                place = yield from self._catch_up({})
+                place = yield from self._catch_up({}, reset=after is not None)
+            else:
+                yield b""
             position, sent = place
             while self.usable:
                 self._keep_pumping()
                 if position < self._log.start:
                     self.fell_behind += 1
-                    if self.task_id is None:
-                        yield _RESET
-                    position, sent = yield from self._catch_up(sent)
+                    position, sent = yield from self._catch_up(sent, reset=self.task_id is None)
                 elif position == self._log.end:
                     if not self._grown.wait(timeout=KEEPALIVE_S):
                         yield KEEPALIVE
@@ -170,12 +169,16 @@ class Channel:
             block += entry.event
         return bytes(block), position
 
-    def _catch_up(self, sent: Sent) -> Generator[bytes, None, tuple[int, Sent]]:
+    def _catch_up(self, sent: Sent, *, reset: bool) -> Generator[bytes, None, tuple[int, Sent]]:
         """Bring a follower that has had output up to `sent` up to date; answers (position, marks) to go on from."""
+        opening = _RESET if reset else b""
         if self.task_id is None:
             self._begun = True  # of everything there is no snapshot
-            yield with_id(b"", self._log.last_id)
-            return self._log.end, {}
+            position = self._log.end
+            yield opening + with_id(b"", self._log.last_id)
+            return position, {}
+        if opening:
+            yield opening
         with self._fetching:
             first, last, target = self._snapshot(self.task_id)
             self._begun = True
@@ -218,13 +221,15 @@ class Channel:
         run_id = view["id"]
         if not self.output:
             return Mark(view["attempt"], 0)
-        if run_id not in self._marks:
-            self._marks[run_id] = Mark(view["attempt"], view.get("output_bytes") or 0)
-            self._log.set_base(run_id, self._marks[run_id])
+        mark = self._progress.mark(run_id)
+        if mark is None:
+            mark = Mark(view["attempt"], view.get("output_bytes") or 0)
+            self._progress.reach(run_id, mark)
+            self._log.set_base(run_id, mark)
             if view["state"] == "running":  # its view may lag behind its output
                 self._dirty.setdefault(("output", run_id), self._seq)
                 self._wake.set()
-        return self._marks[run_id]
+        return mark
 
     def _missing(self, first: list[bytes], last: list[bytes], sent: Sent, target: Sent) -> Iterator[bytes]:
         yield from first
@@ -281,7 +286,10 @@ class Channel:
             if kind == "output":
                 self._append(seq, self._output_events(item_id, None))
             elif kind == "run":
-                self._append(seq, self._run_events(views.get(item_id) or self._master.read("get_run", item_id)))
+                view = views.get(item_id) or self._master.read("get_run", item_id)
+                self._append(seq, self._run_events(view))
+                if view["state"] in FINAL_STATES:
+                    self._progress.end(item_id, view["attempt"])
             elif kind == "task":
                 self._append(seq, self._task_events(item_id))
         except NotFound:
@@ -294,9 +302,12 @@ class Channel:
             following = next(events, None)
             unfinished, run_id, mark = held
             event_id = self._log.next_id(seq, whole=following is None)
-            self._log.append(Entry(event_id, with_id(unfinished, event_id), run_id, mark), limit=self._log_bytes())
+            entry = Entry(event_id, with_id(unfinished, event_id))
             if run_id is not None and mark is not None:
-                self._keep_mark(run_id, mark)
+                self._progress.reach(run_id, mark)
+                if self.task_id is not None:  # of everything there is no snapshot that a follower could be ahead of
+                    entry = entry._replace(run_id=run_id, mark=mark)
+            self._log.append(entry, limit=self._log_bytes())
             held = following
             self._grow()
 
@@ -311,25 +322,25 @@ class Channel:
     def _run_events(self, view: View) -> Iterator[Told]:
         """What is new of a run, its output before itself."""
         run_id, attempt = view["id"], view["attempt"]
-        published = self._marks.get(run_id, Mark(attempt, 0))
+        published = self._progress.mark(run_id) or Mark(attempt, 0)
         if self.output and published < Mark(attempt, view.get("output_bytes") or 0):
             yield from self._output_events(run_id, view)
         yield from self._object("run", run_id, wording.run(view))
         if view["state"] == "running":
-            self._under_way[run_id] = attempt
+            self._progress.begin(run_id, attempt)
 
     def _output_events(self, run_id: str, view: View | None) -> Iterator[Told]:
         """What the run wrote since it was last published; `view` is the run if it was fetched already."""
         found = False
-        for piece in self._reader.since(run_id, self._marks.get(run_id)):
+        for piece in self._reader.since(run_id, self._progress.mark(run_id)):
             found = True
-            if self._under_way.get(run_id) != piece.mark.attempt:
+            if self._progress.under_way(run_id) != piece.mark.attempt:
                 view = view or self._master.read("get_run", run_id)
-                self._under_way[run_id] = piece.mark.attempt
+                self._progress.begin(run_id, piece.mark.attempt)
                 yield from self._object("run", run_id, wording.run_under_way(view))
             yield output_event(run_id, piece), run_id, piece.mark
         if not found and view is not None:
-            self._keep_mark(run_id, Mark(view["attempt"], view.get("output_bytes") or 0))
+            self._progress.reach(run_id, Mark(view["attempt"], view.get("output_bytes") or 0))
 
     def _object(self, kind: str, item_id: str, worded: Any) -> Iterator[Told]:
         raw = _encode(worded)
@@ -338,13 +349,6 @@ class Channel:
             yield event(kind, raw), None, None
         self._told[item_id] = digest
         trim(self._told)
-
-    def _keep_mark(self, run_id: str, mark: Mark) -> None:
-        self._marks.pop(run_id, None)
-        self._marks[run_id] = mark
-        if self.task_id is None:
-            trim(self._marks)
-            trim(self._under_way)
 
     # -- reading from the master -------------------------------------------------------------------------------------
 
@@ -359,7 +363,7 @@ class Channel:
 
     def _changed_runs(self, wanted: list[str]) -> dict[str, View]:
         """Views of these runs, where one listing is cheaper than asking for each."""
-        if self.task_id is None or len(wanted) <= _FEW or len(wanted) * 20 < len(self._marks):
+        if self.task_id is None or len(wanted) <= _FEW or len(wanted) * 20 < len(self._progress):
             return {}
         names = set(wanted)
         return {view["id"]: view for view in self._runs(self.task_id) if view["id"] in names}

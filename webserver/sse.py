@@ -139,6 +139,61 @@ class EventLog:
         return self.end, marks
 
 
+class Progress:
+    """How far each run was told: the mark of its output, and the attempt that was told to be under way.
+
+    `ended_most`: of how many runs that have ended this is remembered, for what still comes in late; None: of all.
+    """
+
+    def __init__(self, *, ended_most: int | None) -> None:
+        self._ended_most = ended_most
+        self._marks: dict[str, Mark] = {}
+        self._under_way: dict[str, int] = {}
+        self._ended: dict[str, Mark] = {}
+
+    def __len__(self) -> int:
+        """Of how many runs a mark is remembered."""
+        return len(self._marks) + len(self._ended)
+
+    def mark(self, run_id: str) -> Mark | None:
+        """Where the run's output stands; None when none of it was told."""
+        return self._marks.get(run_id) or self._ended.get(run_id)
+
+    def reach(self, run_id: str, mark: Mark) -> None:
+        """The run's output was told up to `mark`."""
+        kept = self._ended if run_id in self._ended else self._marks
+        kept.pop(run_id, None)
+        kept[run_id] = mark
+        self._bound(self._marks)
+
+    def under_way(self, run_id: str) -> int | None:
+        """The newest attempt that was told to be under way, or to have ended."""
+        ended = self._ended.get(run_id)
+        return self._under_way.get(run_id) if ended is None else ended.attempt
+
+    def begin(self, run_id: str, attempt: int) -> None:
+        """The attempt was told to be under way."""
+        ended = self._ended.pop(run_id, None)
+        if ended is not None:
+            self._marks[run_id] = ended
+        self._under_way.pop(run_id, None)
+        self._under_way[run_id] = attempt
+        self._bound(self._under_way)
+
+    def end(self, run_id: str, attempt: int) -> None:
+        """The run's end was told, its output before it."""
+        if self._ended_most is None:
+            return
+        self._under_way.pop(run_id, None)
+        mark = self._marks.pop(run_id, None) or self._ended.pop(run_id, None)
+        self._ended[run_id] = max(mark or Mark(attempt, 0), Mark(attempt, 0))
+        trim(self._ended, most=self._ended_most)
+
+    def _bound(self, kept: dict[str, Any]) -> None:
+        if self._ended_most is not None:
+            trim(kept)
+
+
 def trim(kept: dict[str, Any], *, most: int = 20_000) -> None:
     """Forget the oldest quarter of `kept` when there are more than `most`."""
     if len(kept) > most:

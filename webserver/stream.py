@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 
 import gevent
 from gevent.lock import BoundedSemaphore
@@ -63,14 +64,19 @@ class EventStreams:
 
         Ends when the webserver stops or the master stays away; the client then comes back with the last id it saw.
         """
-        yield _OPENING
         after = _event_id(last_event_id)
+        opening = _OPENING  # told with the first block: whoever has it misses nothing that happens from then on
         try:
             while not self._stopped:
-                yield from self._channel(task_id, output).follow(after)
+                with closing(self._channel(task_id, output).follow(after)) as events:
+                    for block in events:
+                        yield opening + block
+                        opening = b""
                 after = None  # the channel broke off and has told so
         except MusterError as error:
             logger.debug("a stream ends: %s", error)
+        if opening:
+            yield opening
 
     def stop(self) -> None:
         """End all streams and read the feed no more."""

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webserver.sse import ID_STEP, Entry, EventLog, Mark, event, output_event, pieces, trim, with_id
+from webserver.sse import ID_STEP, Entry, EventLog, Mark, Progress, event, output_event, pieces, trim, with_id
 
 
 def entry(log: EventLog, seq: int, *, whole: bool = True, run_id: str | None = None, mark: Mark | None = None) -> Entry:
@@ -94,3 +94,38 @@ def test_a_full_memory_forgets_the_oldest() -> None:
     kept = dict.fromkeys(range(9))
     trim(kept, most=8)
     assert list(kept) == list(range(2, 9))
+
+
+def test_marks_of_runs_that_ended_are_kept_for_a_while_and_those_of_others_for_good() -> None:
+    progress = Progress(ended_most=8)
+    progress.begin("long", 1)
+    progress.reach("long", Mark(1, 5))
+    for number in range(100):
+        progress.begin(str(number), 1)
+        progress.reach(str(number), Mark(1, number))
+        progress.end(str(number), 1)
+    assert progress.mark("long") == Mark(1, 5) and progress.under_way("long") == 1
+    assert progress.mark("0") is None and progress.under_way("0") is None
+    assert progress.mark("99") == Mark(1, 99) and progress.under_way("99") == 1
+    assert len(progress) <= 9
+
+
+def test_a_run_that_begins_anew_is_remembered_like_any_other() -> None:
+    progress = Progress(ended_most=4)
+    progress.reach("r", Mark(1, 7))
+    progress.end("r", 1)
+    progress.reach("r", Mark(1, 8))  # late
+    progress.begin("r", 2)
+    for number in range(20):
+        progress.end(str(number), 1)
+    assert progress.mark("r") == Mark(1, 8) and progress.under_way("r") == 2
+    progress.end("r", 2)
+    assert progress.mark("r") == Mark(2, 0)
+
+
+def test_of_one_task_everything_is_remembered() -> None:
+    progress = Progress(ended_most=None)
+    for number in range(30_000):
+        progress.reach(str(number), Mark(1, 1))
+        progress.end(str(number), 1)
+    assert len(progress) == 30_000

@@ -13,7 +13,7 @@ import pytest
 from tests.support.fake_web_master import FakeWebMaster
 from tests.support.web import EventReader, Http, SeenEvent, is_final, webserver_for, written
 from tests.web.conftest import Stack, request
-from webserver import server, stream
+from webserver import channel, server, stream
 from webserver.app import Webserver
 
 MIB = 1024 * 1024
@@ -347,7 +347,7 @@ def test_a_slow_follower_delays_nobody_and_still_gets_everything(
         assert_in_order(slow.seen)
         assert web.services.streams.fell_behind > 0
         assert b"muster_web_streams_behind" in http.get("/metrics").body
-        logs = [channel._log._bytes for channel in web.services.streams._channels.values()]
+        logs = [each._log._bytes for each in web.services.streams._channels.values()]
         assert sum(logs) < 4 * MIB
         slow.close()
         quick.close()
@@ -440,6 +440,61 @@ def test_all_tasks_can_be_followed_with_or_without_output(http: Http, fake: Fake
     again = http.events("events", last_id=last.id)
     assert again.next() == with_output.seen[-1]
     for reader in (with_output, without, again):
+        reader.close()
+
+
+def test_whoever_has_an_answer_misses_nothing_from_then_on(http: Http, fake: FakeWebMaster) -> None:
+    with fake.holding("feed") as arrived:
+        opening = gevent.spawn(http.events, "events")
+        arrived.wait()
+        opening.join(timeout=0.3)
+        assert not opening.ready()
+    readers = [opening.get()]
+    for _ in range(10):
+        task = fake.task()
+        for reader in readers:
+            reader.until(lambda event, task=task: event.kind == "task" and event.json["id"] == task["id"])
+        readers.append(http.events("events"))
+    again = http.events("events", last_id=readers[0].last_id)  # is answered at once, although there is nothing to tell
+    for reader in (*readers, again):
+        reader.close()
+
+
+@pytest.mark.parametrize("query", ["", "?output=false"])
+def test_what_is_remembered_for_everything_does_not_grow_with_the_runs_there_were(
+    fake: FakeWebMaster, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    monkeypatch.setattr(channel, "_ENDED_MOST", 40)
+    monkeypatch.setattr(stream, "LOG_BYTES", 0)  # the least, so that much goes out of the log
+    with webserver_for(fake) as web:
+        reader = Http(web.address).events(f"events{query}")
+        long = fake.task()
+        fake.begin(fake.runs_of(long)[0])
+        fake.write(fake.runs_of(long)[0], b"begin")
+        tasks = [fake.task(runs=100) for _ in range(3)]
+        for task in tasks:
+            for run in fake.runs_of(task):
+                fake.begin(run)
+                fake.write(run, b"hello")
+                fake.end(run)
+            reader.until(lambda event, task=task: is_final(event) and event.json["id"] == task["id"])
+        late = fake.runs_of(tasks[-1])[-1]
+        fake.write(late, b" again")
+        fake.write(fake.runs_of(long)[0], b"end")
+        fake.end(fake.runs_of(long)[0])
+        reader.until(lambda event: is_final(event) and event.json["id"] == long["id"])
+        [everything_told] = web.services.streams._channels.values()
+        assert everything_told._log.start > 0 and not everything_told._log._base_marks
+        assert all(entry.run_id is None for entry in everything_told._log._entries)
+        progress = everything_told._progress
+        assert len(progress) <= 41 and not progress._under_way
+        if not query:
+            wanted = everything(fake, long) | {
+                key: said for task in tasks for key, said in everything(fake, task).items()
+            }
+            assert written(reader.seen) == wanted
+        ends = [event for event in reader.seen if event.kind == "run" and event.json["state"] == "succeeded"]
+        assert len(ends) == 301
         reader.close()
 
 
