@@ -389,7 +389,7 @@ def test_term_lets_a_request_finish_and_cuts_waits(fake: FakeWebMaster) -> None:
             fake.wait_for(lambda: fake.count("get_task") and fake.count("add_task"))
             stopping = gevent.spawn(web.stop, grace_s=5.0)
             with pytest.raises(EOFError):
-                stream.next()
+                stream.until(lambda event: False)
             stream.close()
         assert slow.get().status == 200
         assert (waiting.get().status, waiting.get().json["state"]) == (200, "waiting")
