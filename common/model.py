@@ -35,9 +35,7 @@ class RunState(StrEnum):
     EXPIRED = "expired"
 
 
-FINAL_STATES = frozenset(
-    {RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED, RunState.EXPIRED}
-)
+FINAL_STATES = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED, RunState.EXPIRED})
 HELD_STATES = frozenset({RunState.LEASED, RunState.RUNNING})
 
 
