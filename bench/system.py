@@ -54,6 +54,12 @@ class System:
             time.sleep(0.1)
         raise RuntimeError("muster up did not become ready:\n" + (self.directory / "up.log").read_text()[-3000:])
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the webserver."""
+        host, _, port = self.url.removeprefix("http://").rstrip("/").partition(":")
+        return host, int(port)
+
     def connect(self) -> http.client.HTTPConnection:
         """A keep-alive connection of its own."""
         return http.client.HTTPConnection(self.url.removeprefix("http://").rstrip("/"), timeout=90)

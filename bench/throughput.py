@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 import resource
 import subprocess
-import threading
 import time
 from typing import Any
 
+from bench import load
 from bench.system import System, cpu_s_of, script_file
 
 TASKS = 2000
@@ -33,46 +34,19 @@ def run() -> list[dict[str, Any]]:
 def run_submissions() -> list[dict[str, Any]]:
     """Durable submissions per second from 50 clients, to an agent that has no room; baseline: one client."""
     with System() as system:
-        name = system.agent_names()[0]
-        many = _submit(system, name, total=SUBMISSIONS, clients=50)
-        one = _submit(system, name, total=SUBMISSIONS // 10, clients=1)
+        body = {"script": base64.b64encode(b"sleep 1000\n").decode(), "targets": system.agent_names()}
+        many = SUBMISSIONS / _submit(system, body, total=SUBMISSIONS, clients=50)
+        one = SUBMISSIONS // 10 / _submit(system, body, total=SUBMISSIONS // 10, clients=1)
     return [
         {"figure": "d", "what": "durable submissions, 50 clients", "unit": "tasks/s", "value": round(many, 1),
          "baseline": "1 client", "baseline_value": round(one, 1), "aim": "2000 tasks/s"},
     ]  # fmt: skip
 
 
-def _submit(system: System, name: str, *, total: int, clients: int) -> float:
-    body = {"script": base64.b64encode(b"sleep 1000\n").decode(), "targets": [name]}
-    begin = time.perf_counter()
-    _in_threads(clients, lambda connection: system.call("POST", "/api/v1/tasks", body, connection=connection),
-                system, total)  # fmt: skip
-    return total / (time.perf_counter() - begin)
-
-
-def _in_threads(clients: int, work: Any, system: System, total: int) -> None:
-    left = iter(range(total))
-    lock = threading.Lock()
-    faults: list[BaseException] = []
-
-    def client() -> None:
-        connection = system.connect()
-        try:
-            while True:
-                with lock:
-                    if next(left, None) is None:
-                        return
-                work(connection)
-        except BaseException as error:
-            faults.append(error)
-
-    threads = [threading.Thread(target=client) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise faults[0]
+def _submit(system: System, body: dict[str, Any], *, total: int, clients: int) -> float:
+    """Seconds that it took to have `total` tasks accepted."""
+    raw = json.dumps(body).encode()
+    return load.post(system.address, "/api/v1/tasks", raw, token=system.token, total=total, connections=clients)
 
 
 def _muster() -> tuple[float, float, dict[str, float]]:
@@ -80,8 +54,7 @@ def _muster() -> tuple[float, float, dict[str, float]]:
         body = {"script": TRUE, "targets": system.agent_names()}
         before = {pid: cpu_s_of(pid) for pid in system.pids()}
         begin = time.perf_counter()
-        _in_threads(8, lambda connection: system.call("POST", "/api/v1/tasks", body, connection=connection),
-                    system, TASKS)  # fmt: skip
+        _submit(system, body, total=TASKS, clients=8)
         while any(system.call("GET", f"/api/v1/tasks?state={s}&limit=1")["items"] for s in ("waiting", "running")):
             time.sleep(0.1)  # looking is work of theirs too
         elapsed = time.perf_counter() - begin
