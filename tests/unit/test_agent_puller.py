@@ -10,7 +10,7 @@ from gevent.event import Event
 
 from agent.claims import Claim
 from agent.holdings import Holding, Stage
-from agent.puller import Puller
+from agent.puller import GATHER_S, Puller
 from common.errors import Busy
 from tests.support.agent_parts import Parts, ScriptedMaster, claim
 
@@ -194,3 +194,15 @@ def test_no_runs_are_asked_for_while_too_many_results_wait(here: Pulling) -> Non
     here.puller.delivered()
     here.step()
     assert [ask["free_slots"] for ask in here.asks] == [0, 2]
+
+
+def test_a_question_for_few_slots_waits_a_moment_for_more_of_them(here: Pulling) -> None:
+    here.step()
+    here.let_answer({**NOTHING, "runs": [claim()]})
+    take_slots(here, 1)
+    delay_s = here.step()
+    assert delay_s is not None and 0 < delay_s <= GATHER_S
+    assert len(here.asks) == 1
+    here.clock.advance(GATHER_S)
+    here.step()
+    assert [ask["free_slots"] for ask in here.asks] == [2, 1]
