@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 # Small, because each may be as large as a message can be; answers beyond wait in the outbox, requests at their sender.
-_TO_SEND = 32
+_TO_SEND = 256
 _TO_READ = 64
 _IDLE_KEPT = 256
 _KEPT_PEERS = 20_000
