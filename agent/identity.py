@@ -7,7 +7,6 @@ The lock goes with the process, so nothing has to be cleaned up after a crash.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import socket
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from common import auth
+from common import auth, pidlock
 from common.errors import Conflict, MusterError, NotFound
 from common.model import Record
 
@@ -68,20 +67,13 @@ class AgentHome:
     def open(self) -> None:
         """Make the directory where there is none, and lock it. Raises `Conflict` naming the process that has it."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(self.path / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(fd)
-            process = f"process {holder}" if holder.isdecimal() else "another process"
+            self._lock_fd = pidlock.take(self.path / "agent.lock")
+        except pidlock.Held as held:
             raise Conflict(
-                f"The agent's state directory {self.path} is in use by {process}: stop that agent first, "
+                f"The agent's state directory {self.path} is in use by {held.who}: stop that agent first, "
                 "or give this one a directory of its own with --state."
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        self._lock_fd = fd
 
     def close(self) -> None:
         """Let another agent use the directory."""

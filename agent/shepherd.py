@@ -9,7 +9,6 @@ docs/host.md describes the protocol.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from agent.attempt_files import boot_id
 from agent.event_loop import EventLoop
 from agent.flock import Flock, Refused
 from agent.shepherd_door import Door
+from common import pidlock
 from common.descriptors import raise_limit
 from common.version import VERSION
 
@@ -243,16 +243,10 @@ def _fault_points() -> Callable[[str], None]:
 
 
 def _lock(home_fd: int) -> int:
-    fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=home_fd)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        other = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-        os.close(fd)
-        raise AlreadyRunning(other) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-    return fd
+        return pidlock.take(LOCK, dir_fd=home_fd)
+    except pidlock.Held as held:
+        raise AlreadyRunning(str(held.pid or "")) from None
 
 
 def _catch_signals() -> int:

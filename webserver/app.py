@@ -19,6 +19,7 @@ from common import log, notify
 from common.auth import KeyPair, is_key, load_key_pair
 from common.clock import Clock, SystemClock
 from common.config import Settings
+from common.descriptors import raise_limit
 from common.errors import InvalidRequest
 from common.loop import LoopLag
 from common.rpc import RpcClient
@@ -27,7 +28,7 @@ from webserver import api, health, openapi, problems, security
 from webserver.master_client import ANSWER_S, PATIENCE_S, MasterClient
 from webserver.metrics import WebMetrics
 from webserver.rest import PREFIX, IdConverter
-from webserver.server import HttpServer, raise_descriptor_limit
+from webserver.server import HttpServer
 from webserver.services import Services
 from webserver.stream import EventStreams
 
@@ -138,7 +139,7 @@ def main(settings: Settings, *, data_dir: Path, listen: str, master_endpoint: st
     `keys/master.key`. Raises `BadKeyFile`, `InvalidRequest` or `Unavailable` with what to do.
     """
     log.configure("web", log_format=settings.log_format, level=settings.log_level)
-    raise_descriptor_limit()
+    raise_limit()
     own, server_key = _keys(data_dir / "keys")
     rpc = RpcClient(
         master_endpoint,

@@ -241,16 +241,6 @@ class HttpServer(pywsgi.WSGIServer):
         self.stop(timeout=0)
 
 
-def raise_descriptor_limit() -> None:
-    """Allow this process as many open files as the system lets it have: a stream takes one each."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError) as error:
-            logger.warning("the limit of open files stays", extra=log.fields(limit=soft, reason=str(error)))
-
-
 def _descriptors() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**20 if soft == resource.RLIM_INFINITY else max(soft, 2 * _SPARE_DESCRIPTORS)
