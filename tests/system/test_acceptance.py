@@ -164,8 +164,8 @@ def test_work_goes_on_and_ends_right_while_daemons_are_killed(tmp_path: Path, fu
 def test_a_flood_of_output_is_bounded_everywhere_and_its_ends_are_whole(tmp_path: Path, full: bool) -> None:
     """Memory of every daemon below 150 MB; begin and end intact, the gap declared; heartbeats in time."""
     lines = 2_000_000 if full else 600_000
-    script = f"i=0; seq -f 'line %012.0f of a flood of output lines' 1 {lines}"
-    line = "line {:012d} of a flood of output lines\n"
+    script = f"seq -f 'line %012.0f of a flood of fifty bytes a line.' 1 {lines}"
+    line = "line {:012d} of a flood of fifty bytes a line.\n"
     size = len(line.format(1)) * lines
     with Cluster(tmp_path / "m", agents=1, settings={"heartbeat": 1.0, "output_limit": 4 * 1024 * 1024}) as cluster:
         cluster.run("true")
