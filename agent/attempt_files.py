@@ -69,17 +69,25 @@ class AttemptFiles:
         Raises OSError (a full disk, say); then nothing is left behind. FileExistsError: it was started before.
         """
         try:
-            os.mkdir(self.path, 0o700)
+            self._make()
         except FileExistsError:
             if os.path.lexists(f"{self.path}/{STARTED}"):
                 raise
             self.remove()
-            os.mkdir(self.path, 0o700)
+            self._make()
         try:
             _write_new(self.script, script, 0o400)
         except OSError:
             self.remove()
             raise
+
+    def _make(self) -> None:
+        try:
+            os.mkdir(self.path, 0o700)
+        except FileNotFoundError:
+            # Whoever removed the parent, a script perhaps, must not keep this host from ever working again.
+            os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
+            os.mkdir(self.path, 0o700)
 
     def claim(self, line: bytes) -> int:
         """Note, before the fork, that this attempt is being started; returns the descriptor to note the rest in.

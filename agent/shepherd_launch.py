@@ -32,6 +32,7 @@ _LOG_MOST: Final = 1024 * 1024
 _REACH_TIMEOUT_S: Final = 30.0
 _ANSWER_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.05
+_RETRY_MOST_S: Final = 2.0  # each look at a shepherd that cannot be reached starts a process
 _ALREADY_RUNNING: Final = 3
 _HANDED_ON: Final = ("PATH", "MUSTER_FAULTS", "MUSTER_FAULTS_ONCE")
 
@@ -105,6 +106,7 @@ def reach(state_dir: Path, *, idle_exit_s: float, command: Sequence[str] = COMMA
     """Connect to the directory's shepherd, starting it if there is none. Raises ShepherdUnavailable."""
     deadline = time.monotonic() + _REACH_TIMEOUT_S
     started_pid: int | None = None
+    delay_s = _RETRY_S
     while True:
         try:
             return _greet(connect(state_dir), started_pid)
@@ -114,7 +116,8 @@ def reach(state_dir: Path, *, idle_exit_s: float, command: Sequence[str] = COMMA
                 raise ShepherdUnavailable(f"The shepherd cannot be reached: {error}") from error
         started_pid = launch(state_dir, idle_exit_s=idle_exit_s, command=command)
         if started_pid is None:
-            time.sleep(_RETRY_S)
+            time.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_MOST_S)
 
 
 def _greet(connection: Connection, started_pid: int | None) -> Reached:

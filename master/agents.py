@@ -333,9 +333,12 @@ def _checked_labels(value: Any) -> dict[str, str] | None:
     if not isinstance(value, dict) or len(value) > _LABELS_MOST:
         raise InvalidRequest.of("labels", f"must be an object of at most {_LABELS_MOST} texts")
     faults = [
-        FieldError(f"labels.{str(key)[:60]}", f"name and value must be texts of at most {_LABEL_MOST} characters")
+        FieldError(
+            f"labels.{str(key)[:60]}", f"name and value must be printable texts of at most {_LABEL_MOST} characters"
+        )
         for key, text in value.items()
         if not (isinstance(key, str) and isinstance(text, str) and 0 < len(key) <= _LABEL_MOST >= len(text))
+        or not (key.isprintable() and text.isprintable())
     ]
     if faults:
         raise InvalidRequest("; ".join(f"{f.field}: {f.message}" for f in faults), fields=faults)

@@ -14,7 +14,7 @@ import gevent
 from gevent.hub import get_hub
 
 from common.clock import Clock
-from common.errors import Forbidden, PeerUnreachable, ProtocolError, Unavailable, UnknownMethod
+from common.errors import CallTimeout, Forbidden, PeerUnreachable, ProtocolError, Unavailable, UnknownMethod
 from common.model import TASK_FINAL_STATES
 
 ANSWER_S = 15.0
@@ -22,6 +22,10 @@ ANSWER_S = 15.0
 PATIENCE_S = 6.0
 """How long a call is repeated while the master is away."""
 _PAUSE_S = 0.1
+_MAYBE_STORED = (
+    "The task may have been stored all the same: look for it before you send it again, "
+    "or send it with an Idempotency-Key, which makes a repeat safe."
+)
 _LONG_AWAY_S = 10.0
 _SHORT_S = 1.0
 
@@ -81,7 +85,12 @@ class MasterClient:
             return self._once("add_task", (request, {**told, "wait_s": left_s}), self._answer_s + left_s)
 
         give_up_at = self._clock.monotonic_s() + wait_s
-        answer = self._waiting(add, wait_s)
+        try:
+            answer = self._waiting(add, wait_s)
+        except (CallTimeout, PeerUnreachable) as error:
+            if any(reached):
+                raise type(error)(f"{error.message} {_MAYBE_STORED}") from error
+            raise
         view = self._wait_on(answer["task"], give_up_at)
         # A try whose answer was lost, or whose wait was cut, may be the one that stored it.
         return view, bool(answer["created"]) or own_key is None or any(reached[:-1])

@@ -293,10 +293,12 @@ def _parent(pid: int) -> int:
 
 def test_a_full_disk_starts_nothing_and_says_so(host: Host, tmp_path: Path) -> None:
     os.rename(host.path / "attempts", host.path / "attempts-away")
+    (host.path / "attempts").touch()  # nothing can be made below a file
     record = host.run(b"true")
     assert record.outcome == "spawn_error"
     assert record.detail is not None
     assert "could not be written to the agent's disk" in record.detail
+    (host.path / "attempts").unlink()
     os.rename(host.path / "attempts-away", host.path / "attempts")
     assert ended(host.run(b"true")) == ("exit", 0, None)
 
@@ -314,3 +316,9 @@ def test_the_shepherd_is_small_and_named_for_what_it_is(host: Host) -> None:
     assert words.index("muster") < words.index("shepherd")
     resident = int(Path(f"/proc/{host.shepherd}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     assert resident < 15 * 1024 * 1024
+
+
+def test_a_script_that_removes_every_attempt_does_not_end_the_host(host: Host) -> None:
+    assert host.run(b'rm -rf "${0%/*/*}"').exit_code == 0
+    record = host.run(b"echo still here")
+    assert (record.exit_code, host.output(record)) == (0, b"still here\n")
