@@ -24,7 +24,7 @@ SIMULATOR = [sys.executable, "-m", "bench.fleet_agents"]
 
 def run() -> list[dict[str, Any]]:
     """Idle CPU in percent of a core, and seconds until the last agent has its run (three rounds, the median)."""
-    with System(agents=0, settings={"MUSTER_ENROL_RATE": "1000000"}) as system:
+    with System(agents=0) as system:
         processes = [_simulator(system, number) for number in range(PROCESSES)]
         try:
             for process in processes:

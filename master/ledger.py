@@ -202,8 +202,6 @@ def _log_changes(notes: Notes) -> None:
             if before is not after:
                 log.change(logger, "runs", task_id=task_id, from_=before, to=after, number=number)
     for task_id, (former, task) in notes.tasks.items():
-        if task.total == 1 and notes.runs and former is not None and former.reason == task.reason:
-            continue  # the line of its only run says it all
         if former is None or former.state is not task.state or former.reason != task.reason:
             _log_task(task_id, former, task)
 
@@ -213,12 +211,9 @@ def _log_run(notice: RunNotice) -> None:
     before = notice.before.state if notice.before is not None else None
     if before is run.state:
         return
-    # A claim is a step on the way to a begin, whose line follows at once; what comes of it otherwise has its line, too.
-    level = logging.DEBUG if run.state is RunState.LEASED else logging.INFO
     log.change(
         logger,
         "run",
-        level=level,
         run_id=run.id,
         task_id=run.task_id,
         from_=before,
