@@ -90,6 +90,13 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+class TokenKind(StrEnum):
+    """What an API token's secret is: a program's, until it is revoked, or a browser's session."""
+
+    API = "api"
+    SESSION = "session"
+
+
 class Stream(StrEnum):
     """Which pipe of a script output came from."""
 
@@ -282,7 +289,7 @@ class TrustedKey(Record, frozen=True, kw_only=True):
 
 
 class ApiToken(Record, frozen=True, kw_only=True):
-    """An API token as stored: only the SHA-256 of the secret."""
+    """An API token or a session as stored: only the SHA-256 of the secret."""
 
     id: str
     name: str
@@ -290,6 +297,20 @@ class ApiToken(Record, frozen=True, kw_only=True):
     sha256: str
     created_at_ms: int
     revoked: bool = False
+    kind: TokenKind = TokenKind.API
+    last_used_at_ms: int | None = None  # at most a minute behind
+    expires_engine_s: float | None = None  # of a session: moved on by every use; None: never
+    about: str = ""  # of a session: the browser and address it was made from
+
+
+class LoginLink(Record, frozen=True, kw_only=True):
+    """A one-time permission to make a session called `name`: only the SHA-256 of the secret."""
+
+    sha256: str
+    name: str
+    created_at_ms: int
+    expires_engine_s: float
+    used: bool = False
 
 
 class JoinToken(Record, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from common.model import (
     Attempt,
     FeedEvent,
     JoinToken,
+    LoginLink,
     Offer,
     Run,
     RunState,
@@ -164,7 +165,10 @@ class ReadTx(Protocol):
         """All keys, revoked ones too."""
 
     def list_tokens(self) -> list[ApiToken]:
-        """All API tokens, revoked ones too."""
+        """All API tokens and sessions, revoked ones too."""
+
+    def get_login_link(self, sha256: str) -> LoginLink | None:
+        """The login link with this hash, or None."""
 
     def get_join_token(self, sha256: str) -> JoinToken | None:
         """The join token with this hash, or None."""
@@ -240,7 +244,19 @@ class WriteTx(ReadTx, Protocol):
         """Add a key, or replace what it may do."""
 
     def save_token(self, token: ApiToken) -> None:
-        """Add an API token, or replace it."""
+        """Add an API token or a session, or replace it."""
+
+    def note_use(self, token_id: str, *, at_ms: int, expires_engine_s: float | None) -> bool:
+        """Store the last use of a token, and until when it is good; whether there is such a token that is good."""
+
+    def delete_token(self, token_id: str) -> bool:
+        """Remove an API token or a session; whether there was one."""
+
+    def save_login_link(self, link: LoginLink) -> None:
+        """Add a login link, or replace it."""
+
+    def trim_login_links(self, before_engine_s: float, *, limit: int) -> int:
+        """Delete login links that expired before then, at most `limit`; answers how many went."""
 
     def save_join_token(self, token: JoinToken) -> None:
         """Add a join token, or replace it."""

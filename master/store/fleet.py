@@ -7,9 +7,11 @@ from typing import Any
 
 from common import wire
 from common.errors import Conflict, VersionConflict
-from common.model import Agent, ApiToken, FeedEvent, JoinToken, Role, TrustedKey
+from common.model import Agent, ApiToken, FeedEvent, JoinToken, LoginLink, Role, TokenKind, TrustedKey
 from master.store.base import AGENT_PREFIX_LEAST
 from master.store.reads import AFTER_PREFIX, Tx
+
+_TOKEN_COLUMNS = "id, name, role, sha256, created_at_ms, revoked, kind, last_used_at_ms, expires_engine_s, about"
 
 
 class FleetReads(Tx):
@@ -80,13 +82,21 @@ class FleetReads(Tx):
 
     def list_tokens(self) -> list[ApiToken]:
         """See `ReadTx.list_tokens`."""
-        found = self.all("SELECT id, name, role, sha256, created_at_ms, revoked FROM api_tokens ORDER BY id")
         return [
             ApiToken(
-                id=row[0], name=row[1], role=Role(row[2]), sha256=row[3], created_at_ms=row[4], revoked=bool(row[5])
+                id=row[0], name=row[1], role=Role(row[2]), sha256=row[3], created_at_ms=row[4], revoked=bool(row[5]),
+                kind=TokenKind(row[6]), last_used_at_ms=row[7], expires_engine_s=row[8], about=row[9],
             )
-            for row in found
-        ]
+            for row in self.all(f"SELECT {_TOKEN_COLUMNS} FROM api_tokens ORDER BY id")
+        ]  # fmt: skip
+
+    def get_login_link(self, sha256: str) -> LoginLink | None:
+        """See `ReadTx.get_login_link`."""
+        sql = "SELECT sha256, name, created_at_ms, expires_engine_s, used FROM login_links WHERE sha256 = ?"
+        row = self.one(sql, sha256)
+        if row is None:
+            return None
+        return LoginLink(sha256=row[0], name=row[1], created_at_ms=row[2], expires_engine_s=row[3], used=bool(row[4]))
 
     def get_join_token(self, sha256: str) -> JoinToken | None:
         """See `ReadTx.get_join_token`."""
@@ -148,10 +158,37 @@ class FleetWrites(FleetReads):
     def save_token(self, token: ApiToken) -> None:
         """See `WriteTx.save_token`."""
         self.db.execute(
-            "INSERT OR REPLACE INTO api_tokens (id, name, role, sha256, created_at_ms, revoked)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (token.id, token.name, token.role.value, token.sha256, token.created_at_ms, token.revoked),
+            f"INSERT OR REPLACE INTO api_tokens ({_TOKEN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                token.id, token.name, token.role.value, token.sha256, token.created_at_ms, token.revoked,
+                token.kind.value, token.last_used_at_ms, token.expires_engine_s, token.about,
+            ),
+        )  # fmt: skip
+
+    def note_use(self, token_id: str, *, at_ms: int, expires_engine_s: float | None) -> bool:
+        """See `WriteTx.note_use`."""
+        sql = "UPDATE api_tokens SET last_used_at_ms = ?, expires_engine_s = ? WHERE id = ? AND revoked = 0"
+        return self.db.execute(sql, (at_ms, expires_engine_s, token_id)).rowcount == 1
+
+    def delete_token(self, token_id: str) -> bool:
+        """See `WriteTx.delete_token`."""
+        return self.db.execute("DELETE FROM api_tokens WHERE id = ?", (token_id,)).rowcount == 1
+
+    def save_login_link(self, link: LoginLink) -> None:
+        """See `WriteTx.save_login_link`."""
+        self.db.execute(
+            "INSERT OR REPLACE INTO login_links (sha256, name, created_at_ms, expires_engine_s, used)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (link.sha256, link.name, link.created_at_ms, link.expires_engine_s, link.used),
         )
+
+    def trim_login_links(self, before_engine_s: float, *, limit: int) -> int:
+        """See `WriteTx.trim_login_links`."""
+        sql = (
+            "DELETE FROM login_links WHERE sha256 IN"
+            " (SELECT sha256 FROM login_links WHERE expires_engine_s < ? LIMIT ?)"
+        )
+        return self.db.execute(sql, (before_engine_s, limit)).rowcount
 
     def save_join_token(self, token: JoinToken) -> None:
         """See `WriteTx.save_join_token`."""

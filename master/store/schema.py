@@ -220,7 +220,21 @@ api_tokens = Table(
     Column("sha256", Text, nullable=False),
     Column("created_at_ms", Integer, nullable=False),
     Column("revoked", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("last_used_at_ms", Integer),
+    Column("expires_engine_s", Float),
+    Column("about", Text, nullable=False),
     Index("api_tokens_sha256", "sha256", unique=True),
+)
+
+login_links = Table(
+    "login_links",
+    metadata,
+    Column("sha256", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("created_at_ms", Integer, nullable=False),
+    Column("expires_engine_s", Float, nullable=False),
+    Column("used", Integer, nullable=False),
 )
 
 join_tokens = Table(

@@ -21,12 +21,14 @@ from common.model import (
     Ending,
     JoinToken,
     Leftover,
+    LoginLink,
     Outcome,
     Reason,
     Role,
     Run,
     RunState,
     TaskState,
+    TokenKind,
     TrustedKey,
 )
 from master.lifecycle import Cancel
@@ -64,6 +66,13 @@ def fill(tx: WriteTx) -> None:
     tx.save_agent(make_agent("agent-b", "web-2", former_names=["old"], draining=True, queues=["slow"]), expect=None)
     tx.save_key(TrustedKey(public_key="key", role=Role.AGENT, agent_id="agent-a", name="web-1"))
     tx.save_token(ApiToken(id="token", name="ci", role=Role.ADMIN, sha256="ab", created_at_ms=3))
+    tx.save_token(
+        ApiToken(
+            id="session", name="ann", role=Role.ADMIN, sha256="ac", created_at_ms=4, kind=TokenKind.SESSION,
+            last_used_at_ms=5, expires_engine_s=6.5, about="Firefox, 192.0.2.1",
+        )
+    )  # fmt: skip
+    tx.save_login_link(LoginLink(sha256="ad", name="ann", created_at_ms=4, expires_engine_s=6.5, used=True))
     tx.save_join_token(JoinToken(sha256="cd", created_at_ms=4, expires_engine_s=5.5, used_by="key"))
     add_addressed(tx, ["agent-a", "agent-b", "agent-c"], id="task-windowed", name="Grüße", parallel=1, priority=7)
     begin(tx, claim(tx, "agent-a"))
@@ -119,6 +128,7 @@ def contents(tx: ReadTx) -> dict[str, Any]:
         "keys": tx.list_keys(),
         "tokens": tx.list_tokens(),
         "join_token": tx.get_join_token("cd"),
+        "login_link": tx.get_login_link("ad"),
         "events": tx.events_after(0, limit=100),
         "script": tx.blob_piece(SCRIPT_SHA256, offset=0, length=1_000),
         "run_counts": tx.count_runs(),
@@ -152,12 +162,17 @@ def output_contents(store: OutputStore) -> dict[str, Any]:
     }
 
 
-def _packed(path: Path, name: str) -> None:
+def _keep(path: Path, name: str, found: dict[str, Any]) -> None:
+    """Write a golden database and what is in it, unless it is there."""
+    if (FOLDER / f"{name}.db").exists():
+        return
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("VACUUM")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
-    shutil.copyfile(path, FOLDER / name)
+    shutil.copyfile(path, FOLDER / f"{name}.db")
+    text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
+    (FOLDER / f"{name}.json").write_text(text + "\n", "utf-8")
 
 
 def main() -> int:
@@ -176,11 +191,8 @@ def main() -> int:
         fill_output(output)
         expected_output = output_contents(output)
         output.close()
-        _packed(Path(folder) / "muster.db", f"muster-{revision}.db")
-        _packed(Path(folder) / "output.db", f"output-{output_revision}.db")
-    for name, found in ((f"muster-{revision}", expected), (f"output-{output_revision}", expected_output)):
-        text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
-        (FOLDER / f"{name}.json").write_text(text + "\n", "utf-8")
+        _keep(Path(folder) / "muster.db", f"muster-{revision}", expected)
+        _keep(Path(folder) / "output.db", f"output-{output_revision}", expected_output)
     return 0
 
 

@@ -29,8 +29,8 @@ BROKEN = """
     import sqlalchemy as sa
     from alembic import op
 
-    revision = "0002"
-    down_revision = "0001"
+    revision = "9999"
+    down_revision = "{newest}"
 
     def upgrade():
         op.add_column("runs", sa.Column("half", sa.Integer()))
@@ -74,14 +74,15 @@ def test_the_newest_migration_is_the_one_the_code_expects(branch: str) -> None:
 
 
 def old_store_and_new_migration(stores: OpenStore, tmp_path: Path, end: str) -> tuple[Path, Path]:
-    """A database with a task in it, and a folder of migrations whose second one goes wrong."""
+    """A database with a task in it, and a folder of migrations whose newest one goes wrong."""
     path = tmp_path / "muster.db"
     store = stores(path)
     store.write(lambda tx: add_addressed(tx, ["a", "b"]))
     store.close()
     folder = tmp_path / "migrations"
     shutil.copytree(Path(migrate.__file__).parent / "migrations", folder)
-    (folder / "versions" / "0002_broken.py").write_text(dedent(BROKEN).format(end=end))
+    broken = dedent(BROKEN).format(newest=migrate.REVISIONS["versions"], end=end)
+    (folder / "versions" / "9999_broken.py").write_text(broken)
     return path, folder
 
 
@@ -98,7 +99,7 @@ def test_a_migration_that_raises_leaves_the_old_schema_and_content(stores: OpenS
     path, folder = old_store_and_new_migration(stores, tmp_path, "raise RuntimeError('in the middle')")
     before = objects(path)
     with pytest.raises(RuntimeError, match="in the middle"):
-        migrate.migrate(path, busy_s=1.0, branch="versions", target="0002", folder=folder)
+        migrate.migrate(path, busy_s=1.0, branch="versions", target="9999", folder=folder)
     assert_old_and_usable(stores, path, before)
 
 
@@ -108,7 +109,7 @@ def test_a_migration_that_dies_leaves_the_old_schema_and_content(stores: OpenSto
     before = objects(path)
     code = (
         "import sys; from pathlib import Path; from master.store.migrate import migrate\n"
-        "migrate(Path(sys.argv[1]), busy_s=1.0, branch='versions', target='0002', folder=Path(sys.argv[2]))"
+        "migrate(Path(sys.argv[1]), busy_s=1.0, branch='versions', target='9999', folder=Path(sys.argv[2]))"
     )
     died = subprocess.run([sys.executable, "-c", code, str(path), str(folder)], capture_output=True, text=True)
     assert died.returncode == (3 if "_exit" in end else -9), died.stderr
@@ -117,9 +118,9 @@ def test_a_migration_that_dies_leaves_the_old_schema_and_content(stores: OpenSto
 
 def test_a_migration_that_works_changes_schema_and_version_together(stores: OpenStore, tmp_path: Path) -> None:
     path, folder = old_store_and_new_migration(stores, tmp_path, "")
-    migrate.migrate(path, busy_s=1.0, branch="versions", target="0002", folder=folder)
+    migrate.migrate(path, busy_s=1.0, branch="versions", target="9999", folder=folder)
     db = sqlite3.connect(path)
-    assert migrate.stored_revision(db) == "0002"
+    assert migrate.stored_revision(db) == "9999"
     assert db.execute("SELECT count(half) FROM runs").fetchone() == (0,)
     assert db.execute("SELECT count(*) FROM tasks").fetchone() == (0,)
     db.close()
@@ -127,8 +128,9 @@ def test_a_migration_that_works_changes_schema_and_version_together(stores: Open
 
 def test_a_store_of_a_newer_version_is_refused_with_what_to_do(stores: OpenStore, tmp_path: Path) -> None:
     path, folder = old_store_and_new_migration(stores, tmp_path, "")
-    migrate.migrate(path, busy_s=1.0, branch="versions", target="0002", folder=folder)
-    with pytest.raises(StoreUnavailable, match=r"newer version of muster \(schema 0002, this one knows 0001\): start"):
+    migrate.migrate(path, busy_s=1.0, branch="versions", target="9999", folder=folder)
+    known = rf"\(schema 9999, this one knows {migrate.REVISIONS['versions']}\)"
+    with pytest.raises(StoreUnavailable, match=f"newer version of muster {known}: start"):
         SqliteStore(path).open()
     output = OutputStore(tmp_path / "output.db")
     output.open()
