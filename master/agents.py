@@ -23,6 +23,7 @@ from master.ledger import Ledger
 from master.lifecycle import Cancel, Heard, LeaseEnd, Silent
 from master.presence import Fleet, Presence
 from master.runs import SLICE, Change
+from master.samples import Samples
 from master.waiting import Pulls
 
 logger = logging.getLogger(__name__)
@@ -35,14 +36,17 @@ class Agents:
     """The use-cases of known agents."""
 
     def __init__(
-        self, ledger: Ledger, fleet: Fleet, leases: Leases, pulls: Pulls, keys: Keys, settings: Settings
-    ) -> None:
+        self, ledger: Ledger, fleet: Fleet, leases: Leases, pulls: Pulls, keys: Keys, settings: Settings,
+        *, samples: Samples,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._fleet = fleet
         self._leases = leases
         self._pulls = pulls
         self._keys = keys
         self._settings = settings
+        self._samples = samples
+        self._untold: set[str] = set()  # changed in memory alone; the feed does not say so yet
 
     def take_over(self, agents: Sequence[Agent], *, silent: set[str], now_s: float, last_commit_ms: int) -> None:
         """After a start: all known agents. One that was heard about until the last commit counts as online until it
@@ -73,7 +77,10 @@ class Agents:
     def beat(self, presence: Presence, beat: Beat) -> list[str]:
         """A heartbeat of the process that registered: the runs it names but does not hold. Never waits."""
         self.heard(presence, holding=bool(beat.held))
-        self._note_facts(presence, known_facts(beat.facts), beat.wall_ms)
+        facts = known_facts(beat.facts)
+        self._note_facts(presence, facts, beat.wall_ms)
+        if facts is not None:
+            self._samples.note(presence.agent.id, facts, self._ledger.clock.now())
         return self._leases.renew(presence.agent.id, beat.held, now_s=presence.heard_s)
 
     def came_in(self, presence: Presence, about: About, *, afresh: bool) -> None:
@@ -97,7 +104,7 @@ class Agents:
             for run in change.tx.runs_held(agent_id):
                 if run.silent_since_ms is not None:
                     change.move(run, Heard())
-            change.event("agent", task_id=None)
+            tell(change, agent_id)
             stored = change.tx.get_agent(agent_id)
             return None if stored is None else saved(change, stored, evolve(stored, last_seen_at_ms=heard_ms))
 
@@ -132,6 +139,7 @@ class Agents:
             if presence.rival_s is not None and now_s - presence.rival_s > rival_after_s:
                 presence.rival_s = None
                 self.note_state(presence, AgentState.CONFLICT)
+                self._untold.add(presence.agent.id)
             if presence.online and now_s > presence.expect_s:
                 former = presence.state
                 presence.online = False
@@ -148,7 +156,7 @@ class Agents:
                 for run in change.tx.runs_held(presence.agent.id):
                     if run.state is RunState.RUNNING:
                         change.move(run, Silent(since_ms=presence.heard_ms or change.now.wall_ms))
-            change.event("agent", task_id=None)
+                tell(change, presence.agent.id)
             return [
                 saved(change, agent, evolve(agent, last_seen_at_ms=presence.heard_ms, facts=presence.facts))
                 for agent, presence in zip(stored, gone, strict=True)
@@ -157,6 +165,30 @@ class Agents:
 
         for agent in self._ledger.change(silence):
             self._fleet.follow(agent, now_s=self._ledger.clock.now_s())
+
+    def found_rival(self, presence: Presence) -> None:
+        """Two daemons speak as this agent: it gets nothing new until one of them is silent. Never waits."""
+        former, fresh = presence.state, presence.rival_s is None
+        presence.rival_s = self._ledger.clock.now_s()
+        if fresh:
+            self.note_state(presence, former, level=logging.WARNING)
+            self._untold.add(presence.agent.id)
+
+    def tell_changes(self) -> None:
+        """Append to the feed which agents have changed in memory alone."""
+        untold, self._untold = self._untold, set()
+        if not untold:
+            return
+
+        def append(change: Change) -> None:
+            for agent_id in untold:
+                tell(change, agent_id)
+
+        try:
+            self._ledger.change(append)
+        except BaseException:
+            self._untold |= untold
+            raise
 
     def save_facts(self, now_s: float, *, most: int) -> int:
         """Store the newest facts of agents whose stored ones are old; answers how many. And what could not be stored
@@ -194,6 +226,10 @@ class Agents:
             why = "no agent has this id or name" if not found else f"{len(found)} agents' ids begin with it"
             raise NotFound(f"{text[:100]!r}: {why}.")
         return found[0]
+
+    def samples(self, text: str) -> dict[str, Any]:
+        """The last hour of the agent's load (`Samples.view`). Raises `NotFound`."""
+        return self._samples.view(self.find(text).agent.id, self._ledger.clock.now())
 
     def patch(self, text: str, changes: dict[str, Any]) -> Presence:
         """Set `labels` (all of them; null: those the agent announces) and `slots` (null: as announced)."""
@@ -234,8 +270,8 @@ class Agents:
             if stored is None:
                 raise NotFound(f"{agent_id}: no agent has this id.")
             fresh = saved(change, stored, evolve(stored, **fields))
-            if fresh is not stored:
-                change.event("agent", task_id=None)
+            if fresh is not stored or before is not None:
+                tell(change, agent_id)
             return fresh
 
         self._fleet.follow(self._ledger.change(change_record), now_s=presence.heard_s)
@@ -277,6 +313,7 @@ class Agents:
             raise
         self._keys.forget_agent(presence.agent.id)
         self._fleet.remove(presence.agent.id)
+        self._samples.forget(presence.agent.id)
         logger.info("agent forgotten", extra=log.fields(agent_id=presence.agent.id, name=presence.agent.name))
 
     def _end_and_remove(self, presence: Presence) -> None:
@@ -303,6 +340,11 @@ def saved(change: Change, stored: Agent, fresh: Agent) -> Agent:
     return agent
 
 
+def tell(change: Change, agent_id: str) -> None:
+    """Append to the feed that people see this agent otherwise than before: its row names it where others name a run."""
+    change.event("agent", task_id=None, run_id=agent_id)
+
+
 def _end_slice(change: Change, agent_id: str) -> bool:
     """End some runs of an agent that goes, or remove it when none is left; whether it is gone. A submit or a retry that
     found the agent while it stayed may store runs between the slices, but none behind the last look."""
@@ -311,7 +353,7 @@ def _end_slice(change: Change, agent_id: str) -> bool:
     if runs:
         return False
     change.tx.forget_agent(agent_id)
-    change.event("agent", task_id=None)
+    tell(change, agent_id)
     return True
 
 

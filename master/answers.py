@@ -279,6 +279,10 @@ class Answers:
         return views.agent_view(presence, held=self._leases.held_by(agent_id))
 
     def agents(self, *, limit: int, cursor: str | None) -> dict[str, Any]:
+    def known_agents(self, agent_ids: Sequence[str]) -> list[dict[str, Any]]:
+        """Views of those of these agents that are known, `LIMIT_MOST` at most."""
+        return [self.agent(each) for each in agent_ids[:LIMIT_MOST] if self._fleet.get(each) is not None]
+
         """A page of agents, by name. The cursor is the last name of the page before."""
         names = sorted(presence.agent.name for presence in self._fleet)
         if cursor is not None:

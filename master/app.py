@@ -45,6 +45,7 @@ from master.results import Results
 from master.rpc_agent import AgentDoor
 from master.rpc_web import WebDoor
 from master.store.base import ReadTx
+from master.samples import Samples
 from master.store.sqlite import SqliteStore
 from master.tasks import Tasks
 from master.waiting import Pulls, Waits
@@ -150,7 +151,7 @@ class Master:
     def _build_use_cases(self) -> None:
         settings, ledger, fleet, leases, pulls = self.settings, self.ledger, self.fleet, self.leases, self.pulls
         self.submissions = Submissions(ledger, leases, inline_most=settings.inline_script)
-        self.agents = Agents(ledger, fleet, leases, pulls, self.keys, settings)
+        self.agents = Agents(ledger, fleet, leases, pulls, self.keys, settings, samples=Samples())
         self.enrolment = Enrolment(
             ledger, self.agents, fleet, self.keys, settings, server_key=self.server_keys.public_text
         )

@@ -15,9 +15,9 @@ from common.auth import JoinToken as JoinWord
 from common.auth import encode_join_token, token_hash
 from common.config import Settings
 from common.errors import Conflict, Forbidden, UnknownKey
-from common.model import Agent, AgentState, JoinToken, Role, TrustedKey, evolve
+from common.model import Agent, JoinToken, Role, TrustedKey, evolve
 from common.rpc import Peer
-from master.agents import Agents, saved
+from master.agents import Agents, saved, tell
 from master.asks import About, EnrolAsk
 from master.keys import Keys
 from master.ledger import Ledger
@@ -112,7 +112,7 @@ class Enrolment:
         first = about.session != presence.session
         presence.take_over(about.session, about.machine_id)
         self._agents.came_in(presence, about, afresh=first)
-        self._update(presence, about)
+        self._update(presence, about, afresh=first)
         logger.info(
             "agent registered",
             extra=log.fields(agent_id=presence.agent.id, name=presence.agent.name, version=about.version),
@@ -139,16 +139,13 @@ class Enrolment:
         return self._fleet.put(agent, now_s=self._ledger.clock.now_s())
 
     def _refuse_rival(self, presence: Presence, about: About) -> None:
-        fresh = presence.rival_s is None
-        presence.rival_s = self._ledger.clock.now_s()
-        if fresh:
-            self._agents.note_state(presence, AgentState.ONLINE, level=logging.WARNING)
+        self._agents.found_rival(presence)
         raise Conflict(
             f"Another daemon speaks as the agent {presence.agent.name} (on {presence.agent.hostname}): stop one of the "
             "two, or give this host an identity of its own with a fresh join token and an empty state directory."
         )
 
-    def _update(self, presence: Presence, about: About) -> None:
+    def _update(self, presence: Presence, about: About, *, afresh: bool) -> None:
         """Store what the agent announces about itself, if that is new."""
         agent_id, former_name = presence.agent.id, presence.agent.name
 
@@ -164,8 +161,9 @@ class Enrolment:
                 labels=stored.labels if about.labels is None else about.labels,
                 former_names=list(dict.fromkeys([*stored.former_names, *former]))[-_FORMER_NAMES:],
             )  # fmt: skip
-            if evolve(fresh, facts={}, last_seen_at_ms=None) != evolve(stored, facts={}, last_seen_at_ms=None):
-                change.event("agent", task_id=None)
+            plain = {"facts": {}, "last_seen_at_ms": None}
+            if afresh or evolve(fresh, **plain) != evolve(stored, **plain):
+                tell(change, agent_id)
             return saved(change, stored, fresh)
 
         agent = self._ledger.change(update)
@@ -189,7 +187,7 @@ def _new_agent(change: Change, agent_id: str, name: str, *, hostname: str, machi
         unique = f"{name}-{number}"
     agent = Agent(id=agent_id, name=unique, hostname=hostname, machine_id=machine_id, enrolled_at_ms=change.now.wall_ms)
     change.tx.save_agent(agent, expect=None)
-    change.event("agent", task_id=None)
+    tell(change, agent.id)
     return agent
 
 

@@ -103,7 +103,8 @@ class Keeper(Loop):
         self._gone += self._agents.judge(now_s)
         # First what needs no store, then the rest in order of haste; a store that fails is tried again next round.
         failed: MusterError | None = None
-        for work in (self._wake_unfilled, self._store_silence, self._end_leases, self._end_waits, self._save_facts):
+        works = (self._wake_unfilled, self._store_silence, self._tell_agents, self._end_leases, self._end_waits)
+        for work in (*works, self._save_facts):
             try:
                 work(now_s)
             except MusterError as error:
@@ -121,6 +122,9 @@ class Keeper(Loop):
             if some:
                 self._agents.store_silence(some)
             del self._gone[:SLICE]
+
+    def _tell_agents(self, now_s: float) -> None:
+        self._agents.tell_changes()
 
     def _end_leases(self, now_s: float) -> None:
         over = self._leases.overdue(now_s, self._agents.silence_s)

@@ -72,6 +72,7 @@ class WebDoor:
             self.pause_task, self.resume_task, self.retry_task, self.list_runs, self.get_run, self.list_attempts,
             self.list_groups, self.cancel_run, self.explain_run, self.read_output, self.list_agents, self.get_agent,
             self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent,
+            self.get_agents, self.agent_samples,
             self.add_agent_token, self.feed, self.verify, self.ready, self.metrics,
         )  # fmt: skip
         methods = {method.__name__: Method(method) for method in waiting}
@@ -204,6 +205,14 @@ class WebDoor:
 
     def patch_agent(self, peer: Peer, agent: Any, changes: Any) -> dict[str, Any]:
         """Set labels or slots."""
+    def get_agents(self, peer: Peer, agent_ids: Any) -> dict[str, Any]:
+        """Those of these agents that are known."""
+        return {"items": self._answers.known_agents(from_wire(list[str], agent_ids))}
+
+    def agent_samples(self, peer: Peer, agent: Any) -> dict[str, Any]:
+        """The last hour of an agent's load."""
+        return self._agents.samples(from_wire(str, agent))
+
         presence = self._agents.patch(from_wire(str, agent), from_wire(dict[str, Any], changes))
         return self._answers.agent(presence.agent.id)
 
