@@ -1,0 +1,1 @@
+"""A real Chromium before a real cluster."""
