@@ -48,6 +48,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enrol_rate: Annotated[
         _Count, _doc("failed enrol calls allowed per minute from one address, and ten times as many over all")
     ] = 60
+    session_age: Annotated[_Interval, _doc("seconds after its last use that end a browser's session")] = 604800.0
+    login_link_age: Annotated[_Interval, _doc("seconds a login link stays valid")] = 600.0
+    login_rate: Annotated[
+        _Count, _doc("failed logins allowed per minute from one address, and ten times as many over all")
+    ] = 10
     output_limit: Annotated[_Count, _doc("bytes of output kept per attempt where the task sets none")] = 16 * 1024**2
     output_chunk: Annotated[_Count, _doc("largest output chunk an agent sends, in bytes")] = 256 * 1024
     output_window: Annotated[_Count, _doc("unacknowledged chunks per attempt")] = 4

@@ -88,6 +88,12 @@ class Forbidden(MusterError):
     status = 403
 
 
+class LoginRefused(Forbidden):
+    """This login link is not good (any more): make a fresh one with `muster login`."""
+
+    code = "login_refused"
+
+
 class UnknownKey(Forbidden):
     """This key is not enrolled with the master (or was revoked): enrol again with a fresh join token."""
 

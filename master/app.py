@@ -25,6 +25,7 @@ from common.loop import LoopLag
 from common.model import Agent, Role, Run, TrustedKey
 from common.rpc import RpcMetrics, RpcServer
 from common.service import ServiceGroup, StopSignals
+from master.access import Access, AccessLoop
 from master.agents import Agents
 from master.answers import Answers
 from master.blobs import Submissions
@@ -155,6 +156,7 @@ class Master:
         self.enrolment = Enrolment(
             ledger, self.agents, fleet, self.keys, settings, server_key=self.server_keys.public_text
         )
+        self.access = Access(ledger, self.keys, settings)
         self.tasks = Tasks(ledger, fleet, pulls, self.submissions, settings)
         self.dispatch = Dispatch(ledger, self.agents, leases, pulls, self.submissions, settings)
         self.output_news = OutputNews(ledger, leases, clock=self.clock)
@@ -164,8 +166,8 @@ class Master:
         self.feed = Feed(ledger, self._feed_waits)
         self.stillness = Stillness(self.engine_clock, fleet, leases)
         self.keeper = Keeper(ledger, self.agents, fleet, leases, pulls, self.stillness, settings, clock=self.clock)
-        loops = [self.output_news, *([Pulse(self.stillness, clock=self.clock), self.keeper] * self._keeper_runs)]
-        self.loops = ServiceGroup("master", loops)
+        kept = [Pulse(self.stillness, clock=self.clock), self.keeper, AccessLoop(self.access, ledger, clock=self.clock)]
+        self.loops = ServiceGroup("master", [self.output_news, *(kept * self._keeper_runs)])
 
     def _build_doors(self) -> None:
         settings = self.settings
@@ -186,7 +188,7 @@ class Master:
             settings=settings,
         )  # fmt: skip
         web_door = WebDoor(
-            ledger=self.ledger, keys=self.keys, tasks=self.tasks,
+            ledger=self.ledger, access=self.access, tasks=self.tasks,
             previews=Previews(self.tasks, self.fleet, self.leases), answers=self.answers, agents=self.agents,
             enrolment=self.enrolment, submissions=self.submissions, output=self.output, feed=self.feed,
             waits=self.waits, metrics=Metrics(sources), readiness=Readiness(sources), stopping=self._stopping,

@@ -1,4 +1,4 @@
-"""Who may speak: CURVE keys and API tokens, the files they begin in, and the check of every request.
+"""Who may speak: CURVE keys and the check of every request, API tokens in memory, and the files both begin in.
 
 The tables are kept in memory and follow the store, so that a check never waits and a revoked key is cut at its next
 message. An unknown key may do one thing: enrol. Secrets are stored as their SHA-256 only.
@@ -7,13 +7,14 @@ message. An unknown key may do one thing: enrol. Secrets are stored as their SHA
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 import msgspec
 
 from common import auth, ids, log
-from common.errors import Forbidden, InvalidRequest, Unauthorized, UnknownKey
-from common.model import ApiToken, Role, TrustedKey, evolve
+from common.errors import Forbidden, InvalidRequest, UnknownKey
+from common.model import ApiToken, Role, TokenKind, TrustedKey, evolve
 from common.rpc import Peer
 from master.store.base import ReadTx, Store, WriteTx
 
@@ -21,7 +22,9 @@ logger = logging.getLogger(__name__)
 
 ADMIN_TOKEN_FILE = "admin.token"
 TRUSTED_FILE = "trusted.json"
-_ADMIN = "admin"  # the name of the token in that file
+_ALL = 1 << 62
+ADMIN = "admin"
+"""The name of the token in that file."""
 
 
 class _Trusted(msgspec.Struct, frozen=True):
@@ -32,7 +35,7 @@ class _Trusted(msgspec.Struct, frozen=True):
 
 
 class Keys:
-    """All keys and tokens, in memory."""
+    """All keys, and all tokens and sessions that are not revoked, in memory; `master.access` knows which are good."""
 
     def __init__(self) -> None:
         self._keys: dict[str, TrustedKey] = {}
@@ -41,7 +44,7 @@ class Keys:
     def load(self, tx: ReadTx) -> None:
         """Take over what is stored."""
         self._keys = {key.public_key: key for key in tx.list_keys()}
-        self._tokens = {token.sha256: token for token in tx.list_tokens()}
+        self._tokens = {token.sha256: token for token in tx.list_tokens() if not token.revoked}
 
     def put(self, key: TrustedKey) -> None:
         """A key was stored."""
@@ -90,12 +93,21 @@ class Keys:
         if key.role is not Role.WEB:
             raise Forbidden("This key is not a webserver's; webservers only speak here.")
 
-    def check_token(self, sha256: str) -> dict[str, str]:
-        """Whose token has this hash: {name, role}. Raises `Unauthorized`."""
-        token = self._tokens.get(sha256)
-        if token is None or token.revoked:
-            raise Unauthorized()
-        return {"name": token.name, "role": token.role.value}
+    def token(self, sha256: str) -> ApiToken | None:
+        """The token or session with this hash, or None."""
+        return self._tokens.get(sha256)
+
+    def tokens(self) -> list[ApiToken]:
+        """All of them."""
+        return list(self._tokens.values())
+
+    def put_token(self, token: ApiToken) -> None:
+        """A token was stored, or used."""
+        self._tokens[token.sha256] = token
+
+    def drop_token(self, sha256: str) -> None:
+        """A token was revoked or removed."""
+        self._tokens.pop(sha256, None)
 
 
 def import_trusted(store: Store, path: Path) -> int:
@@ -131,7 +143,8 @@ def import_trusted(store: Store, path: Path) -> int:
 def ensure_admin_token(store: Store, path: Path, *, now_ms: int) -> None:
     """Make sure that the file holds a token of role admin that the store knows; a fresh one if there is no file.
 
-    Tokens that the file held before are refused from now on, so removing a leaked one and starting again is enough.
+    Tokens that the file held before are refused from now on, and then every session and login link ends too: whoever
+    found the token may have made them. So removing a leaked one and starting again is enough.
     """
     try:
         token = auth.read_private(path).decode("ascii", "replace").strip()
@@ -145,10 +158,16 @@ def ensure_admin_token(store: Store, path: Path, *, now_ms: int) -> None:
 
     def add(tx: WriteTx) -> None:
         known = tx.list_tokens()
-        for former in known:
-            if former.name == _ADMIN and former.sha256 != sha256 and not former.revoked:
-                tx.save_token(evolve(former, revoked=True))
+        api = [token for token in known if token.kind is TokenKind.API]
+        leaked = [token for token in api if token.name == ADMIN and token.sha256 != sha256 and not token.revoked]
+        for former in leaked:
+            tx.save_token(evolve(former, revoked=True))
+        if leaked:
+            for token in known:
+                if token.kind is TokenKind.SESSION:
+                    tx.delete_token(token.id)
+            tx.trim_login_links(math.inf, limit=_ALL)
         if not any(token.sha256 == sha256 for token in known):
-            tx.save_token(ApiToken(id=ids.uuid7(), name=_ADMIN, role=Role.ADMIN, sha256=sha256, created_at_ms=now_ms))
+            tx.save_token(ApiToken(id=ids.uuid7(), name=ADMIN, role=Role.ADMIN, sha256=sha256, created_at_ms=now_ms))
 
     store.write(add)

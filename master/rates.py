@@ -29,9 +29,10 @@ class _Bucket:
 
 
 class Rates:
-    """Tries that may fail: `per_minute` from one address, ten times as many from all together."""
+    """Tries that may fail: `per_minute` from one address, ten times as many from all together. `what` was tried."""
 
-    def __init__(self, per_minute: float) -> None:
+    def __init__(self, per_minute: float, *, what: str = "enrol") -> None:
+        self._what = what
         self._per_minute = per_minute
         self._all: _Bucket | None = None
         self._by_address: dict[str, _Bucket] = {}
@@ -47,7 +48,7 @@ class Rates:
         for bucket in (own, every):
             bucket.fill(now_s)
         if own.left < 1 or every.left < 1:
-            raise RateLimited("Too many tries to enrol have failed: try again in a minute.")
+            raise RateLimited(f"Too many tries to {self._what} have failed: try again in a minute.")
         own.left -= 1
         every.left -= 1
 

@@ -12,12 +12,12 @@ from common.model import TASK_FINAL_STATES, Task
 from common.requests import from_map
 from common.rpc import Method, Peer
 from common.wire import from_wire
+from master.access import Access
 from master.agents import Agents
 from master.answers import Answers
 from master.blobs import Submissions
 from master.enrolment import Enrolment
 from master.events import Feed
-from master.keys import Keys
 from master.ledger import Ledger
 from master.metrics import Metrics, Readiness
 from master.output import OutputStore
@@ -36,7 +36,7 @@ class WebDoor:
         self,
         *,
         ledger: Ledger,
-        keys: Keys,
+        access: Access,
         tasks: Tasks,
         previews: Previews,
         answers: Answers,
@@ -51,7 +51,7 @@ class WebDoor:
         stopping: Event,
     ) -> None:
         self._ledger = ledger
-        self._keys = keys
+        self._access = access
         self._tasks = tasks
         self._previews = previews
         self._answers = answers
@@ -73,10 +73,11 @@ class WebDoor:
             self.list_groups, self.cancel_run, self.explain_run, self.read_output, self.list_agents, self.get_agent,
             self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent,
             self.get_agents, self.agent_samples,
-            self.add_agent_token, self.feed, self.verify, self.ready, self.metrics,
+            self.add_agent_token, self.add_login_link, self.log_in, self.log_out, self.list_tokens, self.add_token,
+            self.revoke_token, self.feed, self.verify, self.ready, self.metrics,
         )  # fmt: skip
         methods = {method.__name__: Method(method) for method in waiting}
-        methods["check_token"] = Method(self.check_token, inline=True)
+        methods |= {method.__name__: Method(method, inline=True) for method in (self.check_token, self.check_session)}
         return methods
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
@@ -237,11 +238,41 @@ class WebDoor:
         """A join token."""
         return self._enrolment.add_join_token()
 
-    # -- the master itself ---------------------------------------------------------------------------------------------
+    # -- who may use it ------------------------------------------------------------------------------------------------
 
     def check_token(self, peer: Peer, sha256: Any) -> dict[str, str]:
         """Whose API token this is."""
-        return self._keys.check_token(from_wire(str, sha256))
+        return self._access.check_token(from_wire(str, sha256))
+
+    def check_session(self, peer: Peer, sha256: Any) -> dict[str, str]:
+        """Whose session this is."""
+        return self._access.check_session(from_wire(str, sha256))
+
+    def add_login_link(self, peer: Peer, name: Any, by: Any = "") -> dict[str, Any]:
+        """A permission to log in once."""
+        return self._access.add_login_link(from_wire(str, name), from_wire(str, by))
+
+    def log_in(self, peer: Peer, secret: Any, address: Any, about: Any = "") -> dict[str, Any]:
+        """Use up a login link."""
+        return self._access.log_in(from_wire(str, secret), from_wire(str, address), from_wire(str, about))
+
+    def log_out(self, peer: Peer, sha256: Any) -> bool:
+        """End a session."""
+        return self._access.log_out(from_wire(str, sha256))
+
+    def list_tokens(self, peer: Peer) -> dict[str, Any]:
+        """Tokens and sessions."""
+        return self._access.list_tokens()
+
+    def add_token(self, peer: Peer, name: Any, by: Any = "") -> dict[str, Any]:
+        """A new API token."""
+        return self._access.add_token(from_wire(str, name), from_wire(str, by))
+
+    def revoke_token(self, peer: Peer, token_id: Any, by: Any = "") -> bool:
+        """Refuse a token, or end a session."""
+        return self._access.revoke_token(from_wire(str, token_id), from_wire(str, by))
+
+    # -- the master itself ---------------------------------------------------------------------------------------------
 
     def feed(self, peer: Peer, after: Any, wait_s: Any = 0, limit: Any = 500) -> dict[str, Any]:
         """The change feed."""

@@ -170,6 +170,9 @@ class ReadTx(Protocol):
     def get_login_link(self, sha256: str) -> LoginLink | None:
         """The login link with this hash, or None."""
 
+    def login_links_before(self, before_engine_s: float) -> bool:
+        """Whether there are login links that expired before then."""
+
     def get_join_token(self, sha256: str) -> JoinToken | None:
         """The join token with this hash, or None."""
 

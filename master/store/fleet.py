@@ -106,6 +106,10 @@ class FleetReads(Tx):
             return None
         return JoinToken(sha256=row[0], created_at_ms=row[1], expires_engine_s=row[2], used_by=row[3], agent_id=row[4])
 
+    def login_links_before(self, before_engine_s: float) -> bool:
+        """See `ReadTx.login_links_before`."""
+        return self.one("SELECT 1 FROM login_links WHERE expires_engine_s < ? LIMIT 1", before_engine_s) is not None
+
     def engine_mark(self) -> tuple[float, int]:
         """See `ReadTx.engine_mark`."""
         return self.one("SELECT engine_s, wall_ms FROM meta") or (0.0, 0)

@@ -108,7 +108,7 @@ def test_only_tries_that_fail_count(tmp_path: Path) -> None:
 
 
 def test_one_address_uses_up_its_own_tries_only() -> None:
-    rates = Rates(2)
+    rates = Rates(2, what="enrol")
     for _ in range(2):
         rates.charge("192.0.2.1", now_s=0.0)
     with pytest.raises(RateLimited):
