@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from common.errors import InvalidRequest
 from common.loop import LoopLag
 from common.rpc import RpcClient
 from common.service import StopSignals
-from webserver import api, health, openapi, problems, security
+from webserver import api, health, openapi, pages, problems, security
 from webserver.master_client import ANSWER_S, PATIENCE_S, MasterClient
 from webserver.metrics import WebMetrics
 from webserver.rest import PREFIX, IdConverter
@@ -36,12 +35,12 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
 """How long running requests may take after TERM."""
-Blueprints = Callable[[Services], Iterable[flask.Blueprint]]
 
 
-def create_app(services: Services, hosts: security.AllowedHosts, *, pages: Blueprints | None = None) -> flask.Flask:
-    """The application. `pages` makes further blueprints, such as those of the pages, from the same services."""
-    app = flask.Flask("webserver", static_folder=None)
+def create_app(services: Services, hosts: security.AllowedHosts) -> flask.Flask:
+    """The application: the API and the pages."""
+    app = flask.Flask("webserver", static_folder=None, root_path=str(Path(__file__).parent))
+    app.config["MAX_CONTENT_LENGTH"] = app.config["MAX_FORM_MEMORY_SIZE"] = services.settings.max_body
     app.url_map.converters["id"] = IdConverter
     app.url_map.strict_slashes = True
     app.url_map.redirect_defaults = False
@@ -52,8 +51,7 @@ def create_app(services: Services, hosts: security.AllowedHosts, *, pages: Bluep
     for noun in api.NOUNS:
         app.register_blueprint(noun.blueprint(services))
     _serve_document(app)
-    for blueprint in pages(services) if pages is not None else ():
-        app.register_blueprint(blueprint)
+    pages.install(app, services)
     return app
 
 
@@ -79,7 +77,6 @@ class Webserver:
         listen: tuple[str, int],
         rpc: RpcClient,
         clock: Clock | None = None,
-        pages: Blueprints | None = None,
         patience_s: float = PATIENCE_S,
         answer_s: float = ANSWER_S,
     ) -> None:
@@ -93,12 +90,13 @@ class Webserver:
             clock=self._clock,
             master=master,
             tokens=security.TokenCheck(master, self._clock),
+            sessions=security.SessionCheck(master, self._clock),
             streams=EventStreams(master, self._clock),
             metrics=metrics,
         )
         self._measure(metrics)
         hosts = security.AllowedHosts(listen[0], more=settings.hosts.split(","))
-        self.app = create_app(self.services, hosts, pages=pages)
+        self.app = create_app(self.services, hosts)
         self.server = HttpServer(listen, self.app.wsgi_app, metrics)
 
     @property

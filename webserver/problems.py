@@ -81,15 +81,15 @@ def answer(error: MusterError) -> flask.Response:
 def install(app: flask.Flask) -> None:
     """Have `app` answer every error with a problem document."""
     app.register_error_handler(MusterError, answer)
-    app.register_error_handler(HTTPException, _from_http)
-    app.register_error_handler(Exception, _from_fault)
+    app.register_error_handler(HTTPException, from_http)
+    app.register_error_handler(Exception, from_fault)
 
 
 def _title(kind: type[MusterError]) -> str:
     return (kind.__doc__ or kind.__name__).strip().splitlines()[0]
 
 
-def _from_http(error: HTTPException) -> flask.Response:
+def from_http(error: HTTPException) -> flask.Response:
     """Flask's own refusals: unknown paths, methods, requests it cannot read."""
     if isinstance(error, MethodNotAllowed):
         allowed = ", ".join(sorted(error.valid_methods or ()))
@@ -103,7 +103,7 @@ def _from_http(error: HTTPException) -> flask.Response:
     return answer(_KNOWN.get(error.code, Malformed)(error.description or error.name))
 
 
-def _from_fault(error: Exception) -> flask.Response:
+def from_fault(error: Exception) -> flask.Response:
     """A fault of ours: the log has it whole, the client a reference to find it by."""
     reference = os.urandom(6).hex()
     logger.error(

@@ -18,7 +18,7 @@ from werkzeug.routing import BaseConverter
 from common.errors import InvalidRequest, Malformed, MusterError, TooLarge, UnsupportedContentType
 from common.wire import invalid
 from webserver.problems import BrokenBody
-from webserver.security import Caller, require_admin
+from webserver.security import Caller, require_admin, session_cookie
 from webserver.server import ROUTE
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _view(web: Services, operation: Operation) -> Callable[..., flask.Response]:
     def view(**path: str) -> flask.Response:
         request = flask.request
         request.environ[ROUTE] = operation.path
-        caller = web.tokens.caller(request.environ.get("HTTP_AUTHORIZATION"))
+        caller = _caller(web, request)
         require_admin(caller)
         query = read_query(request, operation.query)
         body = read_json(request, decoder, limit=web.settings.max_body, required=operation.body_required)
@@ -174,6 +174,16 @@ def _view(web: Services, operation: Operation) -> Callable[..., flask.Response]:
         return json_answer(result, first_status)
 
     return view
+
+
+def _caller(web: Services, request: flask.Request) -> Caller:
+    """Whose request it is: that of a token, or, where nothing is changed, that of a browser's session."""
+    authorization = request.environ.get("HTTP_AUTHORIZATION")
+    if authorization is None and request.method == "GET":
+        secret = request.cookies.get(session_cookie(request))
+        if secret:
+            return web.sessions.caller(secret)
+    return web.tokens.caller(authorization)
 
 
 def json_answer(content: Any, status: int, headers: Mapping[str, str] | None = None) -> flask.Response:

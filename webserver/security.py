@@ -14,6 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
+
+import flask
 
 from common.auth import token_hash
 from common.clock import Clock
@@ -76,13 +79,44 @@ class AllowedHosts:
         raise BadHost(f"This server is not known as {header[:100]!r}: add the name to the setting `hosts`.")
 
 
+class _Callers:
+    """Who a secret belongs to, as the master says by its SHA-256; remembered for a few seconds."""
+
+    def __init__(self, master: MasterClient, clock: Clock, method: str) -> None:
+        self._master = master
+        self._clock = clock
+        self._method = method
+        self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
+
+    def of(self, secret: str) -> Caller:
+        """Whose it is; raises `Unauthorized`."""
+        digest = token_hash(secret)
+        now_s = self._clock.monotonic_s()
+        known = self._known.get(digest)
+        if known is not None and known[0] > now_s:
+            return known[1]
+        self._known.pop(digest, None)
+        answer = self._master.read(self._method, digest)
+        caller = Caller(name=str(answer["name"]), role=Role(answer["role"]))
+        self._known[digest] = (now_s + REMEMBER_S, caller)
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        return caller
+
+    def forget(self, secret: str) -> None:
+        """Ask the master the next time."""
+        self._known.pop(token_hash(secret), None)
+
+    def forget_all(self) -> None:
+        """Ask the master about everybody the next time."""
+        self._known.clear()
+
+
 class TokenCheck:
     """Who a bearer token belongs to, as the master says; remembered for a few seconds."""
 
     def __init__(self, master: MasterClient, clock: Clock) -> None:
-        self._master = master
-        self._clock = clock
-        self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
+        self._callers = _Callers(master, clock, "check_token")
 
     def caller(self, authorization: str | None) -> Caller:
         """The caller of a request with this `Authorization` header; raises `Unauthorized`."""
@@ -90,24 +124,44 @@ class TokenCheck:
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN or not token.isascii():
             raise Unauthorized()
-        digest = token_hash(token)
-        now_s = self._clock.monotonic_s()
-        known = self._known.get(digest)
-        if known is not None and known[0] > now_s:
-            return known[1]
-        self._known.pop(digest, None)
-        caller = self._ask(digest)
-        self._known[digest] = (now_s + REMEMBER_S, caller)
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
-        return caller
-
-    def _ask(self, digest: str) -> Caller:
         try:
-            answer = self._master.read("check_token", digest)
+            return self._callers.of(token)
         except Unauthorized:
             raise Unauthorized("This token is not valid (any more).") from None
-        return Caller(name=str(answer["name"]), role=Role(answer["role"]))
+
+    def forget_all(self) -> None:
+        """Believe nothing that was remembered: a token was revoked."""
+        self._callers.forget_all()
+
+
+class SessionCheck:
+    """Who a session of a browser belongs to, as the master says; remembered for a few seconds."""
+
+    def __init__(self, master: MasterClient, clock: Clock) -> None:
+        self._master = master
+        self._callers = _Callers(master, clock, "check_session")
+
+    def caller(self, secret: str) -> Caller:
+        """The caller whose browser holds this secret; raises `Unauthorized`."""
+        if not secret or len(secret) > _LONGEST_TOKEN or not secret.isascii():
+            raise Unauthorized()
+        return self._callers.of(secret)
+
+    def log_out(self, secret: str) -> None:
+        """End the session."""
+        self._callers.forget(secret)
+        self._master.act("log_out", token_hash(secret))
+        self._callers.forget(secret)
+
+    def forget_all(self) -> None:
+        """Believe nothing that was remembered: a session was revoked."""
+        self._callers.forget_all()
+
+
+def session_cookie(request: flask.Request) -> str:
+    """The name of the session's cookie. Cookies are shared between ports, so it carries the port."""
+    port = urlsplit(f"//{request.host}").port
+    return f"muster_session_{port}" if port is not None else "muster_session"
 
 
 def require_admin(caller: Caller) -> None:

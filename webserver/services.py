@@ -8,7 +8,7 @@ from common.clock import Clock
 from common.config import Settings
 from webserver.master_client import MasterClient
 from webserver.metrics import WebMetrics
-from webserver.security import TokenCheck
+from webserver.security import SessionCheck, TokenCheck
 from webserver.stream import EventStreams
 
 
@@ -20,5 +20,6 @@ class Services:
     clock: Clock
     master: MasterClient
     tokens: TokenCheck
+    sessions: SessionCheck
     streams: EventStreams
     metrics: WebMetrics

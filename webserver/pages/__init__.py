@@ -1,0 +1,25 @@
+"""The pages: one module a noun, each adding its routes to the door."""
+
+from __future__ import annotations
+
+import flask
+
+from webserver import languages
+from webserver.pages import access, filters
+from webserver.pages.door import PageDoor
+from webserver.services import Services
+from webserver.static_files import StaticFiles
+
+
+def install(app: flask.Flask, web: Services) -> None:
+    """Serve the pages and what they load."""
+    languages.install(app)
+    app.jinja_options = {**app.jinja_options, "finalize": filters.finalize, "trim_blocks": True, "lstrip_blocks": True}
+    filters.install(app)
+    static = StaticFiles()
+    door = PageDoor(web, static)
+    for noun in (access,):
+        noun.add(door)
+    app.register_blueprint(static.blueprint())
+    app.register_blueprint(door.blueprint)
+    door.install(app)

@@ -1,0 +1,99 @@
+// The page's one stream of events. Closed while the page is hidden; resumed from the last event, so nothing is missed and
+// nothing comes twice. `reset` (what was missed cannot be told any more) loads the page anew.
+
+import { notice } from "./notices.js";
+import { t } from "./words.js";
+
+const RETRY_LEAST_MS = 1000;
+const RETRY_MOST_MS = 30000;
+
+function show(state) {
+  const mark = document.getElementById("live");
+  if (!mark || mark.dataset.state === state) return;
+  mark.dataset.state = state;
+  const words = { open: t("live"), trying: t("connecting…"), closed: t("not live") };
+  mark.querySelector("span").textContent = words[state];
+}
+
+/**
+ * Follow the events at `path`, from `after` (an event's id, or null for a fresh start).
+ * `on` maps kinds (`task`, `run`, `agent`, `output`, `reset`) to functions of the parsed object.
+ * `mark: false` leaves the page's live mark alone (for a second stream). Answers {close()}.
+ */
+export function follow(path, after, on, { mark = true } = {}) {
+  let source = null;
+  let last = after;
+  let closed = false;
+  let retry = RETRY_LEAST_MS;
+  let timer = 0;
+  const said = (state) => mark && show(state);
+
+  function take(event) {
+    if (event.lastEventId && event.lastEventId !== "0") last = event.lastEventId;
+    retry = RETRY_LEAST_MS;
+    if (event.type === "reset") {
+      if (on.reset) on.reset();
+      else reload();
+      return;
+    }
+    on[event.type]?.(JSON.parse(event.data));
+  }
+
+  function open() {
+    clearTimeout(timer);
+    if (closed || source || document.hidden) return;
+    said("trying");
+    const url = new URL(path, location.origin);
+    if (last) url.searchParams.set("after", last);
+    source = new EventSource(url);
+    source.onopen = () => said("open");
+    source.onerror = () => {
+      said("trying");
+      // A browser tries again by itself unless it was refused; then it is for us, at growing intervals.
+      if (source?.readyState === EventSource.CLOSED) {
+        shut();
+        timer = setTimeout(open, retry * (0.75 + Math.random() / 2));
+        retry = Math.min(retry * 2, RETRY_MOST_MS);
+      }
+    };
+    for (const kind of ["task", "run", "agent", "output", "reset"]) if (on[kind] || kind === "reset") source.addEventListener(kind, take);
+  }
+
+  function shut() {
+    clearTimeout(timer);
+    source?.close();
+    source = null;
+  }
+
+  function seen() {
+    if (document.hidden) {
+      shut();
+      said("closed");
+    } else open();
+  }
+
+  document.addEventListener("visibilitychange", seen);
+  addEventListener("pagehide", shut);
+  addEventListener("pageshow", open);
+  open();
+  return {
+    close() {
+      closed = true;
+      shut();
+      document.removeEventListener("visibilitychange", seen);
+      removeEventListener("pagehide", shut);
+      removeEventListener("pageshow", open);
+    },
+  };
+}
+
+/** Load the page anew, but not again and again. */
+function reload() {
+  const before = Number(sessionStorage.getItem("muster:reloaded") ?? 0);
+  if (Date.now() - before < 5000) {
+    notice(t("This page could not be kept up to date: load it again."));
+    return;
+  }
+  sessionStorage.setItem("muster:reloaded", String(Date.now()));
+  location.reload();
+}

@@ -1,0 +1,95 @@
+// What every page does: the menu of narrow screens, local times, notices, copying, and asking before what cannot be undone.
+
+import { notice } from "./notices.js";
+import { el, showTimes } from "./view.js";
+import { t } from "./words.js";
+
+const TICK_MS = 1000;
+
+function menu() {
+  const button = document.querySelector(".menu-button");
+  if (!button) return;
+  const side = button.closest(".side");
+  const set = (open) => {
+    side.classList.toggle("open", open);
+    button.setAttribute("aria-expanded", String(open));
+  };
+  button.addEventListener("click", () => set(!side.classList.contains("open")));
+  side.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && side.classList.contains("open")) {
+      set(false);
+      button.focus();
+    }
+  });
+}
+
+async function copy(button) {
+  const source = document.querySelector(button.dataset.copy);
+  const text = source.value ?? source.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Without HTTPS a browser has no clipboard for pages: select the text instead.
+    const area = el("textarea", { class: "unseen", readonly: true });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    if (!done) {
+      getSelection().selectAllChildren(source);
+      return;
+    }
+  }
+  notice(t("Copied."));
+}
+
+/** Ask in a dialog; resolves to whether the person agreed. */
+export function ask(question, { agree = t("Yes"), refuse = t("No") } = {}) {
+  return new Promise((resolve) => {
+    const yes = el("button", { type: "submit", value: "yes" }, agree);
+    const no = el("button", { type: "submit", value: "no", class: "secondary", autofocus: true }, refuse);
+    const words = el("p", { id: "question" }, question);
+    const form = el("form", { method: "dialog" }, el("footer", {}, no, yes));
+    const dialog = el("dialog", { "aria-labelledby": "question" }, el("article", {}, words, form));
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue === "yes");
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** `data-confirm="question"` on a button or form: it goes on only when the person agrees. */
+function confirming() {
+  const agreed = new WeakSet();
+  document.addEventListener(
+    "click",
+    async (event) => {
+      const button = event.target.closest?.("button[data-confirm]");
+      if (!button || agreed.has(button)) return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      const yes = await ask(button.dataset.confirm, { agree: button.dataset.agree ?? t("Yes"), refuse: t("No") });
+      button.focus();
+      if (!yes) return;
+      agreed.add(button);
+      button.click();
+      agreed.delete(button);
+    },
+    true,
+  );
+}
+
+menu();
+confirming();
+showTimes();
+setInterval(() => document.hidden || showTimes(), TICK_MS);
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("[data-copy]");
+  if (button) copy(button);
+});
+document.addEventListener("muster:notice", (event) => notice(event.detail.text));
+for (const name of ["htmx:after:swap", "htmx:afterSwap"]) document.addEventListener(name, () => showTimes());
+setTimeout(() => document.querySelectorAll("#notices > .notice").forEach((each) => each.remove()), 7000);
