@@ -35,21 +35,25 @@ AGENT_PREFIX_LEAST = 4
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks a list shows; None means any. `name` is a case-insensitive part of the name; `agent_id` has a run."""
+    """Which tasks a list shows; None means any. `name` is a case-insensitive part of the name; `agent_id` has a run;
+    created at `since_ms` or later, and before `until_ms`."""
 
     states: frozenset[TaskState] | None = None
     agent_id: str | None = None
     name: str | None = None
     since_ms: int | None = None
+    until_ms: int | None = None
     id_prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A page of a list and the cursor of the next one (None: this was the last)."""
+    """A page of a list and the cursor of the next one (None: this was the last), and of the one before, where the list
+    can go back (None: it cannot, or this is the first)."""
 
     items: list[T]
     next_cursor: str | None
+    previous_cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ class ReadTx(Protocol):
         """Ids of runs that begin with `prefix`, in order."""
 
     def list_tasks(self, where: TaskFilter, *, limit: int, cursor: str | None) -> Page[Task]:
-        """Tasks that fit, newest first. A cursor that is none raises `InvalidRequest`."""
+        """Tasks that fit, newest first. A cursor that is none raises `InvalidRequest`. A page before another that would
+        reach beyond the newest task is the first page, and whole."""
 
     def get_spec(self, task_id: str) -> TaskSpec | None:
         """The spec of a task, or None."""

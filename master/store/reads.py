@@ -1,7 +1,7 @@
-"""Tasks and runs as a snapshot shows them: single records by the hot statements, lists by cursor.
+"""Tasks and runs as a snapshot shows them: single records by the hot statements, a task's runs by cursor.
 
-A cursor is the number of the last row seen. Tasks come newest first, runs of a task in the order they were added, so a
-page stays right while rows come in. Lists stay quick at 200,000 tasks: each filter walks an index of its own.
+A cursor is the number of the last row seen; runs come in the order they were added, so a page stays right while rows
+come in. Lists of tasks are in `master.store.lists`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from common import wire
 from common.errors import InvalidRequest
 from common.model import Attempt, Run, RunState, Task, TaskSpec
 from master.store import rows, statements
-from master.store.base import Page, TaskFilter
+from master.store.base import Page
 
 T = TypeVar("T")
 
 AFTER_PREFIX = "\U0010ffff"  # sorts behind every text that goes on from a prefix
-_NEWEST = 1 << 62
-_FEW = 5_000  # rows that are gone through in a few milliseconds
 
 
 def marks(number: int) -> str:
@@ -53,32 +51,13 @@ class Tx:
         return rows.run_from_row(row)
 
 
-def _number(cursor: str | None, *, missing: int) -> int:
+def number_of(cursor: str | None, *, missing: int) -> int:
+    """The number that a cursor is; raises `InvalidRequest` for one that is none."""
     if cursor is None:
         return missing
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise InvalidRequest.of("cursor", "this is no cursor of a list: leave it out to begin anew")
     return int(cursor)
-
-
-def _conditions(where: TaskFilter, state: str | None) -> tuple[list[str], list[Any]]:
-    """What a task `t` must fulfil, but for its agent, as SQL and values."""
-    clauses: list[str] = []
-    values: list[Any] = []
-    if state is not None:
-        clauses.append("t.state = ?")
-        values.append(state)
-    if where.since_ms is not None:
-        # The bound on `seq` ends the walk early; tasks are numbered in the order they came in.
-        clauses.append("t.created_at_ms >= ? AND t.seq >= (SELECT min(seq) FROM tasks WHERE created_at_ms >= ?)")
-        values += [where.since_ms, where.since_ms]
-    if where.id_prefix is not None:
-        clauses.append("t.id >= ? AND t.id < ?")
-        values += [where.id_prefix, where.id_prefix + AFTER_PREFIX]
-    if where.name is not None:
-        clauses.append("instr(t.name_folded, ?) > 0")
-        values.append(where.name.casefold())
-    return clauses, values
 
 
 class TaskReads(Tx):
@@ -95,61 +74,6 @@ class TaskReads(Tx):
         """See `ReadTx.find_task_ids`."""
         sql = "SELECT id FROM tasks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
         return [row[0] for row in self.all(sql, prefix, prefix + AFTER_PREFIX, limit)]
-
-    def list_tasks(self, where: TaskFilter, *, limit: int, cursor: str | None) -> Page[Task]:
-        """See `ReadTx.list_tasks`; newest first."""
-        before = _number(cursor, missing=_NEWEST)
-        seqs = self._seqs(where, before, limit + 1)
-        found = self._tasks_of(seqs[:limit])
-        return Page(items=found, next_cursor=str(seqs[limit - 1]) if len(seqs) > limit else None)
-
-    def _tasks_of(self, seqs: list[int]) -> list[Task]:
-        sql = f"{statements.TASK_SELECT} WHERE seq IN ({marks(len(seqs))}) ORDER BY seq DESC"
-        return [rows.task_from_row(row) for row in self.all(sql, *seqs)]
-
-    def _seqs(self, where: TaskFilter, before: int, limit: int) -> list[int]:
-        # One query per state, so that each walks the index of its state.
-        if where.states is None:
-            return self._seqs_of_state(where, None, before, limit)
-        found: list[int] = []
-        for state in where.states:
-            found += self._seqs_of_state(where, state.value, before, limit)
-        return sorted(found, reverse=True)[:limit]
-
-    def _seqs_of_state(self, where: TaskFilter, state: str | None, before: int, limit: int) -> list[int]:
-        clauses, values = _conditions(where, state)
-        if where.agent_id is not None:
-            runs, of_agent = "runs r WHERE r.agent_id = ?", [where.agent_id]
-            if state is not None and self._fewer("tasks t WHERE t.state = ?", [state], runs, of_agent):
-                clauses.append(f"EXISTS (SELECT 1 FROM {runs} AND r.seq = t.seq)")
-                return self._walk("tasks t", "t.seq", [*clauses, "t.seq < ?"], [*values, *of_agent, before], limit)
-            # The agent's runs lead, newest first by their index; the tasks follow by key.
-            source = "runs r CROSS JOIN tasks t ON t.seq = r.seq"
-            clauses += ["r.agent_id = ?", "r.seq < ?"]
-            return self._walk(source, "r.seq", clauses, [*values, *of_agent, before], limit)
-        if where.name is None or (state is not None and self._few("tasks t WHERE t.state = ?", [state]) < _FEW):
-            return self._walk("tasks t", "t.seq", [*clauses, "t.seq < ?"], [*values, before], limit)
-        # A usual name is found among the newest; for the others the names alone are gone through, not the whole rows.
-        newest = self.one("SELECT max(seq) FROM tasks")
-        border = min(before, (newest[0] if newest else None) or 0) - _FEW
-        recent = [*clauses, "t.seq < ?", "t.seq >= ?"]
-        found = self._walk("tasks t", "t.seq", recent, [*values, before, border], limit)
-        if len(found) < limit and border > 0:
-            source, older = "tasks t INDEXED BY tasks_name", [*clauses, "t.seq < ?"]
-            found += self._walk(source, "t.seq", older, [*values, border], limit - len(found))
-        return found
-
-    def _walk(self, source: str, seq: str, clauses: list[str], values: list[Any], limit: int) -> list[int]:
-        sql = f"SELECT {seq} FROM {source} WHERE {' AND '.join(clauses)} GROUP BY {seq} ORDER BY {seq} DESC LIMIT ?"
-        return [row[0] for row in self.all(sql, *values, limit)]
-
-    def _fewer(self, first: str, first_values: list[Any], second: str, second_values: list[Any]) -> bool:
-        """Whether the first has fewer rows; both are counted up to a bound only."""
-        return self._few(first, first_values) < self._few(second, second_values)
-
-    def _few(self, source: str, values: list[Any]) -> int:
-        number: int = self.all(f"SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {_FEW})", *values)[0][0]
-        return number
 
     def get_spec(self, task_id: str) -> TaskSpec | None:
         """See `ReadTx.get_spec`."""
@@ -191,7 +115,7 @@ class RunReads(Tx):
         self, task_id: str, *, states: Collection[RunState] | None, limit: int, cursor: str | None
     ) -> Page[Run]:
         """See `ReadTx.list_runs`; in the order they were added."""
-        after = _number(cursor, missing=0)
+        after = number_of(cursor, missing=0)
         wanted = "" if states is None else f" AND state IN ({marks(len(states))})"
         sql = f"SELECT num FROM runs WHERE seq = {_SEQ_OF} AND num > ?{wanted} ORDER BY num LIMIT ?"
         nums = [row[0] for row in self.all(sql, task_id, after, *(states or ()), limit + 1)]

@@ -15,6 +15,7 @@ from common.model import Attempt, Run, RunState, Task, TaskSpec
 from master.store import rows, statements
 from master.store.findings import findings
 from master.store.fleet import FleetReads, FleetWrites
+from master.store.lists import TaskLists
 from master.store.offers import OfferReads, OfferWrites, set_scope
 from master.store.passed import Passed
 from master.store.reads import RunReads, TaskReads, Tx
@@ -33,7 +34,7 @@ class Verifies(Tx):
         return findings(self.db)
 
 
-class SqliteReadTx(TaskReads, RunReads, OfferReads, FleetReads, Verifies):
+class SqliteReadTx(TaskReads, TaskLists, RunReads, OfferReads, FleetReads, Verifies):
     """A snapshot."""
 
     __slots__ = ()
@@ -101,7 +102,7 @@ class Counters:
         self.passed.forget()
 
 
-class SqliteWriteTx(TaskReads, RunReads, OfferWrites, FleetWrites, Verifies):
+class SqliteWriteTx(TaskReads, TaskLists, RunReads, OfferWrites, FleetWrites, Verifies):
     """A transaction that may change things; lives for one closure."""
 
     __slots__ = ("_commit_seq", "_counters", "_runs", "_tasks", "counted")

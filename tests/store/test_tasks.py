@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
 from common.errors import Conflict, InvalidRequest, VersionConflict
@@ -30,7 +33,7 @@ EVERY_FIELD = Task(
     paused=True,
     stopped=True,
     cancel_requested=True,
-    reason=Reason(code="fail_count", detail="too many", run_id="r"),
+    reason=Reason(code="fail_count", detail="too many", run_id="r", args={"failed": 3, "limit": 0.5, "agent": "a"}),
     offered=False,
     created_at_ms=1,
     started_at_ms=2,
@@ -224,3 +227,92 @@ def test_queue_age_counts_ready_runs_only(store: Store) -> None:
     store.write(lambda tx: alter(tx, first.id, counts={"running": 1}))
     found = store.read(lambda tx: tx.oldest_ready_ms())
     assert found == {"x": first.created_at_ms + 1, "y": second.created_at_ms}
+
+
+def _pages(store: Store, where: TaskFilter, *, limit: int) -> list[list[str]]:
+    """All pages of a list, from the newest to the oldest; then back again, which must show the same."""
+    found: list[list[str]] = []
+    page = store.read(lambda tx: tx.list_tasks(where, limit=limit, cursor=None))
+    assert page.previous_cursor is None
+    while True:
+        found.append([task.id for task in page.items])
+        if page.next_cursor is None:
+            break
+        page = store.read(lambda tx, at=page.next_cursor: tx.list_tasks(where, limit=limit, cursor=at))
+    back = [found[-1]]
+    while page.previous_cursor is not None:
+        page = store.read(lambda tx, at=page.previous_cursor: tx.list_tasks(where, limit=limit, cursor=at))
+        back.append([task.id for task in page.items])
+    assert back[::-1] == found
+    return found
+
+
+def test_a_list_can_be_paged_back(store: Store) -> None:
+    ids = [store.write(lambda tx: add_addressed(tx, ["a"]).id) for _ in range(9)][::-1]
+    assert _pages(store, TaskFilter(), limit=3) == [ids[:3], ids[3:6], ids[6:]]
+    assert _pages(store, TaskFilter(), limit=4) == [ids[:4], ids[4:8], ids[8:]]
+    assert _pages(store, TaskFilter(agent_id="a", name="TASK"), limit=5) == [ids[:5], ids[5:]]
+    assert _pages(store, TaskFilter(agent_id="b"), limit=5) == [[]]
+
+
+def test_a_page_before_one_near_the_newest_is_the_first_page(store: Store) -> None:
+    ids = [store.write(lambda tx: add_addressed(tx, ["a"]).id) for _ in range(5)][::-1]
+    page = store.read(lambda tx: tx.list_tasks(TaskFilter(), limit=3, cursor="+4"))
+    assert [task.id for task in page.items] == ids[:3]
+    assert (page.next_cursor, page.previous_cursor) == ("3", None)
+
+
+@pytest.mark.parametrize("cursor", ["+", "++1", "-1", "+x", "+1234567890123456789"])
+def test_a_made_up_cursor_of_either_direction_is_refused(store: Store, cursor: str) -> None:
+    with pytest.raises(InvalidRequest):
+        store.read(lambda tx: tx.list_tasks(TaskFilter(), limit=3, cursor=cursor))
+
+
+def test_times_bound_a_list_even_where_the_clock_went_back(store: Store) -> None:
+    times = [10, 20, 50, 30, 40, 60]
+    ids = [store.write(lambda tx, at=at: add_addressed(tx, ["a"], created_at_ms=at).id) for at in times]
+
+    def found(**where: object) -> list[int]:
+        page = store.read(lambda tx: tx.list_tasks(TaskFilter(**where), limit=9, cursor=None))
+        return [times[ids.index(task.id)] for task in page.items]
+
+    assert found(since_ms=30) == [60, 40, 30, 50]
+    assert found(until_ms=50) == [40, 30, 20, 10]
+    assert found(since_ms=20, until_ms=50) == [40, 30, 20]
+    assert found(since_ms=61) == found(until_ms=10) == found(since_ms=40, until_ms=40) == []
+
+
+def test_filters_combine_whichever_index_leads(store: Store) -> None:
+    """Each combination against the same asked of every task."""
+    rng = random.Random(7)
+    states, names, agents = list(TaskState), ["alpha", "Beta", "GÄMMA"], ["a", "b", "c"]
+    stored: list[tuple[Task, list[str]]] = []
+    for number in range(60):
+        chosen = rng.sample(agents, rng.randint(1, 3))
+        changes = {"name": f"{rng.choice(names)} {number}", "state": rng.choice(states)}
+        stored.append((store.write(lambda tx, on=chosen, more=changes: add_addressed(tx, on, **more)), chosen))
+
+    def fits(where: TaskFilter, task: Task, on: list[str]) -> bool:
+        return (
+            (where.states is None or task.state in where.states)
+            and (where.agent_id is None or where.agent_id in on)
+            and (where.name is None or where.name.casefold() in task.name.casefold())
+            and (where.since_ms is None or task.created_at_ms >= where.since_ms)
+            and (where.until_ms is None or task.created_at_ms < where.until_ms)
+        )
+
+    chosen_states = [None, frozenset(states[:1]), frozenset(states[1:4])]
+    bounds = [(None, None), (stored[10][0].created_at_ms, stored[50][0].created_at_ms)]
+    combined = itertools.product(chosen_states, [None, *agents[:2], "nobody"], [None, "beta", "gämma", "x"], bounds)
+    for among, agent_id, name, (since, until) in combined:
+        where = TaskFilter(states=among, agent_id=agent_id, name=name, since_ms=since, until_ms=until)
+        wanted = [task.id for task, on in reversed(stored) if fits(where, task, on)]
+        found = [task_id for page in _pages(store, where, limit=7) for task_id in page]
+        assert found == wanted, where
+
+
+@pytest.mark.parametrize("few", [0, 3])
+def test_filters_combine_among_many(store: Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr("master.store.lists._FEW", few)
+    monkeypatch.setattr("master.store.lists._COUNTED", 20)
+    test_filters_combine_whichever_index_leads(store)
