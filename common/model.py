@@ -136,12 +136,17 @@ class TaskSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
     targets_sha256: str | None = None  # blob: the targets as submitted (msgpack list); for people
 
 
+Arg = str | int | float
+"""A parameter of something told as a code."""
+
+
 class Reason(Record, frozen=True, kw_only=True):
     """Why a task stopped or was cancelled: `code` is `fail_count`, `fail_rate` or `cancelled`."""
 
     code: str
     detail: str
     run_id: str | None = None
+    args: dict[str, Arg] = {}  # what the sentence in `detail` is about: failed, total, limit, agent, by
 
 
 class Task(Record, frozen=True, kw_only=True):
@@ -198,6 +203,14 @@ class Ending(Record, frozen=True, kw_only=True):
     steps: list[tuple[int, str]] = []  # (wall ms, what was done): the kill ladder
 
 
+class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What befell an attempt while it ran, for people: when its agent was silent, and who wanted it to end."""
+
+    silences: list[tuple[int, int | None]] = []  # (from, to) wall ms, the newest; stored when over, else no `to`
+    cancel_at_ms: int | None = None
+    cancel_reason: str | None = None  # that of the run at that time
+
+
 class Run(Record, frozen=True, kw_only=True):
     """One task on one agent, or one queue item. Moves only through `master.lifecycle.step`."""
 
@@ -222,6 +235,7 @@ class Run(Record, frozen=True, kw_only=True):
     silent_since_ms: int | None = None
     ending: Ending | None = None
     version: int = 1
+    course: Course | None = None  # of the current attempt; None: nothing befell it
 
 
 class Attempt(Record, frozen=True, kw_only=True):
@@ -236,6 +250,7 @@ class Attempt(Record, frozen=True, kw_only=True):
     started_at_ms: int | None
     ended_at_ms: int | None
     ending: Ending | None
+    course: Course | None = None
 
 
 class Offer(Record, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from master import views
 from master.blobs import Submission, Submissions, read_submission
 from master.leases import Leases
 from master.ledger import Ledger
-from master.matching import Standing, Verdict, run_verdicts, waiting_because
+from master.matching import Standing, Verdict, Waiting, run_verdicts, waiting
 from master.outputs import Outputs
 from master.presence import Fleet
 from master.runs import NOT_BEGUN
@@ -120,10 +120,10 @@ class Answers:
         return Look(task, submission, waiting, candidates)
 
     def _task_view(self, look: Look) -> dict[str, Any]:
-        because = None
+        reasons: list[Waiting] = []
         if look.task.state not in TASK_FINAL_STATES:
-            because = waiting_because(look.task, self._verdicts_of(look))
-        return views.task_view(look.task, look.submission, waiting_because=because)
+            reasons = waiting(look.task, self._verdicts_of(look))
+        return views.task_view(look.task, look.submission, waiting=reasons)
 
     def _verdicts_of(self, look: Look) -> list[list[Verdict]]:
         found = []
@@ -203,16 +203,17 @@ class Answers:
         verdicts = run_verdicts(run, task, self._candidates(run, task, candidates))
         return {
             "run": self._run_view(run, task, candidates, late=late),
-            "verdicts": [{"code": v.code, "text": v.text, "since_ms": v.since_ms} for v in verdicts],
+            "verdicts": [
+                {"code": v.code, "args": dict(v.args), "text": v.text, "since_ms": v.since_ms} for v in verdicts
+            ],
         }
 
     def _run_view(self, run: Run, task: Task, candidates: list[str] | None, *, late: bool) -> dict[str, Any]:
-        because = None
+        verdicts: list[Verdict] = []
         if run.state in NOT_BEGUN:
-            verdict = run_verdicts(run, task, self._candidates(run, task, candidates))[0]
-            because = verdict.text
+            verdicts = run_verdicts(run, task, self._candidates(run, task, candidates))
         size = 0 if run.ending is not None else self._outputs.size_at_hand(run.id, run.attempt)
-        return views.run_view(run, agent_of=self.agent_of, waiting_because=because, output_bytes=size, late=late)
+        return views.run_view(run, agent_of=self.agent_of, waiting=verdicts, output_bytes=size, late=late)
 
     def attempts(self, run_id: str) -> dict[str, Any]:
         """All attempts of a run, the first first, the current one among them."""

@@ -15,6 +15,7 @@ from common.errors import NotAllowed, StaleLease
 from common.model import (
     FINAL_STATES,
     TASK_FINAL_STATES,
+    Course,
     Ending,
     Outcome,
     Reason,
@@ -25,6 +26,7 @@ from common.model import (
     TaskState,
     evolve,
 )
+from master.sentences import reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,9 @@ Event = (
 )
 Move = Callable[[Run, Any, Moment], Run]
 
+SILENCES_MOST = 20
+"""Silences of one attempt that are remembered, the newest."""
+
 
 def _check_lease(run: Run, lease: str) -> None:
     if run.lease != lease:
@@ -150,8 +155,9 @@ def _claim(run: Run, event: Claim, now: Moment) -> Run:
 def _begin(run: Run, event: Begin, now: Moment) -> Run:
     _check_lease(run, event.lease)
     return evolve(
-        run, state=RunState.RUNNING, fence=event.fence, started_at_ms=now.wall_ms, silent_since_ms=None, ending=None
-    )
+        run, state=RunState.RUNNING, fence=event.fence, started_at_ms=now.wall_ms, silent_since_ms=None, ending=None,
+        course=None,
+    )  # fmt: skip
 
 
 def _begin_again(run: Run, event: Begin, now: Moment) -> Run:
@@ -169,8 +175,9 @@ def _release(run: Run, event: Release, now: Moment) -> Run:
 
 def _final(run: Run, state: RunState, ending: Ending | None, now: Moment) -> Run:
     return evolve(
-        run, state=state, lease=None, ending=ending, ended_at_ms=now.wall_ms, due_engine_s=None, silent_since_ms=None
-    )
+        run, state=state, lease=None, ending=ending, ended_at_ms=now.wall_ms, due_engine_s=None, silent_since_ms=None,
+        course=course_until(run, now),
+    )  # fmt: skip
 
 
 def _finish(run: Run, event: Finish, now: Moment) -> Run:
@@ -204,6 +211,7 @@ def _again(run: Run, due_engine_s: float) -> Run:
         agent_id=holder,
         due_engine_s=due_engine_s,
         silent_since_ms=None,
+        course=None,
     )
 
 
@@ -218,7 +226,10 @@ def _cancelled(run: Run, event: Cancel, now: Moment) -> Run:
 
 
 def _ask_cancel(run: Run, event: Cancel, now: Moment) -> Run:
-    return run if run.cancel_reason is not None else evolve(run, cancel_reason=event.reason)
+    if run.cancel_reason is not None:
+        return run
+    course = evolve(run.course or Course(), cancel_at_ms=now.wall_ms, cancel_reason=event.reason)
+    return evolve(run, cancel_reason=event.reason, course=course)
 
 
 def _skipped(run: Run, event: Skip, now: Moment) -> Run:
@@ -247,14 +258,22 @@ def _silent(run: Run, event: Silent, now: Moment) -> Run:
 
 
 def _heard(run: Run, event: Heard, now: Moment) -> Run:
-    return run if run.silent_since_ms is None else evolve(run, silent_since_ms=None)
+    return run if run.silent_since_ms is None else evolve(run, silent_since_ms=None, course=course_until(run, now))
+
+
+def course_until(run: Run, now: Moment) -> Course | None:
+    """The course of the run's attempt when a silence that lasts ends now."""
+    if run.silent_since_ms is None:
+        return run.course
+    course = run.course or Course()
+    return evolve(course, silences=[*course.silences, (run.silent_since_ms, now.wall_ms)][-SILENCES_MOST:])
 
 
 def _reopen(run: Run, event: Reopen, now: Moment) -> Run:
     attempt = run.attempt + 1 if run.started_at_ms is not None else run.attempt
     fresh = evolve(
         run, attempt=attempt, cancel_reason=None, started_at_ms=None, ended_at_ms=None, fence=None, ending=None,
-        expires_engine_s=None,
+        expires_engine_s=None, course=None,
     )  # fmt: skip
     return _ready(fresh, event, now)
 
@@ -341,10 +360,9 @@ def stop_rule(task: Task, *, failed_run_id: str | None = None) -> Reason | None:
     `fail_count` stops at that many failed runs; `fail_rate` stops once failed ÷ total exceeds it.
     """
     failed = task.counts.get(RunState.FAILED, 0)
+    counted = {"failed": failed, "total": task.total}
     if 0 < task.fail_count <= failed:
-        detail = f"{failed} of {task.total} runs failed; the limit is fail_count={task.fail_count}"
-        return Reason(code="fail_count", detail=detail, run_id=failed_run_id)
+        return reason("fail_count", {**counted, "limit": task.fail_count}, run_id=failed_run_id)
     if task.fail_rate is not None and failed / task.total > task.fail_rate:
-        detail = f"{failed} of {task.total} runs failed; the limit is fail_rate={task.fail_rate:g}"
-        return Reason(code="fail_rate", detail=detail, run_id=failed_run_id)
+        return reason("fail_rate", {**counted, "limit": task.fail_rate}, run_id=failed_run_id)
     return None

@@ -27,6 +27,7 @@ from master.verify import verify
 from master.waiting import Waits
 
 WAIT_MOST_S = 60.0
+_NAME_MOST = 200
 
 
 class WebDoor:
@@ -129,9 +130,9 @@ class WebDoor:
         wanted = from_wire(dict[str, Any], where or {})
         return self._answers.tasks(wanted, limit=from_wire(int, limit), cursor=_cursor(cursor))
 
-    def cancel_task(self, peer: Peer, task_id: Any) -> dict[str, Any]:
-        """End a task."""
-        return self._view(self._tasks.cancel(self._task_id(task_id)))
+    def cancel_task(self, peer: Peer, task_id: Any, by: Any = "") -> dict[str, Any]:
+        """End a task; `by`: the name of whoever wants it."""
+        return self._view(self._tasks.cancel(self._task_id(task_id), by=from_wire(str, by)[:_NAME_MOST]))
 
     def pause_task(self, peer: Peer, task_id: Any) -> dict[str, Any]:
         """Start nothing more of a task for now."""

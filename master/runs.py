@@ -109,7 +109,7 @@ class Change:
         return task
 
     def _settle(self, task: Task, moves: Sequence[tuple[Run, Run]], changes: dict[str, Any]) -> Task:
-        after = _summed(task, moves, changes, self.now)
+        after = self._reason_named(task, _summed(task, moves, changes, self.now))
         reopened = not after.offered and lifecycle.room(after) != 0
         after = evolve(after, offered=after.offered or reopened, version=task.version + 1)
         self.tx.save_task(after, expect=task.version)  # first: storing a run asks whether its task is offered
@@ -117,7 +117,7 @@ class Change:
         self.notes.tasks[task.id] = (self.notes.tasks.get(task.id, (task,))[0], after)
         for before, moved in moves:
             if moved.attempt != before.attempt:
-                self.tx.add_attempt(former_attempt(before, moved))
+                self.tx.add_attempt(former_attempt(before, moved, now=self.now))
             self.tx.save_run(moved, expect=before.version)
             self.notes.runs.append(RunNotice(before, moved))
             self.event("run", task_id=task.id, run_id=moved.id)
@@ -129,6 +129,17 @@ class Change:
         if fired and not sweep(self, task.id).done:
             self.notes.sweeps.append(task.id)
         return after
+
+    def _reason_named(self, before: Task, after: Task) -> Task:
+        """The task, and when its stop rule has just fired, which agent's run it was."""
+        reason = after.reason
+        if reason is None or reason is before.reason or reason.run_id is None:
+            return after
+        run = self.tx.get_run(reason.run_id)
+        agent_id = run.agent_id if run is not None and run.agent_id is not None else ""
+        agent = self.tx.get_agent(agent_id)
+        name = agent_id[:13] if agent is None else agent.name
+        return evolve(after, reason=evolve(reason, args={**reason.args, "agent": name}))
 
     def _note_room(self, before: Task, after: Task, moves: Sequence[tuple[Run, Run]], scopes: list[str]) -> None:
         room = lifecycle.room(after)
@@ -171,7 +182,7 @@ def _summed(task: Task, moves: Sequence[tuple[Run, Run]], changes: dict[str, Any
     return evolve(after, state=state, ended_at_ms=ended_at_ms)
 
 
-def former_attempt(before: Run, moved: Run) -> Attempt:
+def former_attempt(before: Run, moved: Run, *, now: Moment) -> Attempt:
     """The attempt that `before` was in, now that `moved` goes on to the next one."""
     return Attempt(
         run_id=before.id,
@@ -183,6 +194,7 @@ def former_attempt(before: Run, moved: Run) -> Attempt:
         started_at_ms=before.started_at_ms,
         ended_at_ms=before.ended_at_ms,
         ending=before.ending if before.state in FINAL_STATES else moved.ending,
+        course=lifecycle.course_until(before, now),
     )
 
 

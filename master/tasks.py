@@ -17,7 +17,6 @@ from common.ids import uuid7
 from common.model import (
     FINAL_STATES,
     TASK_FINAL_STATES,
-    Reason,
     Record,
     Run,
     RunKind,
@@ -27,6 +26,7 @@ from common.model import (
     TaskState,
 )
 from common.requests import TaskRequest
+from master import sentences
 from master.blobs import Submission, Submissions, pack_targets, store_submission
 from master.ledger import Ledger
 from master.lifecycle import Cancel
@@ -171,15 +171,16 @@ class Tasks:
 
     # -- commands of people --------------------------------------------------------------------------------------------
 
-    def cancel(self, task_id: str) -> Task:
-        """End a task: what has not begun at once, what runs by a signal. A final task stays as it is."""
+    def cancel(self, task_id: str, *, by: str = "") -> Task:
+        """End a task: what has not begun at once, what runs by a signal. A final task stays as it is. `by`: whose wish
+        it is, for people."""
 
         def cancel(change: Change) -> bool:
             task = _task_of(change, task_id)
             if task.state in TASK_FINAL_STATES:
                 return True
             if not task.cancel_requested:
-                reason = Reason(code="cancelled", detail="cancelled on request")
+                reason = sentences.reason("cancelled", {"by": by} if by else {})
                 if task.reason is not None and not retrying(task):
                     reason = task.reason  # what stopped it first
                 change.alter(task, cancel_requested=True, reason=reason)
@@ -229,7 +230,7 @@ class Tasks:
                 raise Conflict(f"The task has not ended yet ({task.state.value}): cancel it or wait, then retry.")
             if not _any_reopenable(change, task, code, known):
                 raise Conflict("The task has no run to retry whose agent is still enrolled.")
-            reason = Reason(code=code, detail="its runs are being reopened")
+            reason = sentences.reason(code, {})
             # Not offered until all are reopened: the stop rule must not be judged on a part of them.
             change.alter(
                 task, stopped=True, cancel_requested=False, paused=False, reason=reason, offered=False

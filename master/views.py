@@ -5,24 +5,26 @@ Whoever calls hands in what a view needs beside its record (the submission, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from common.model import FINAL_STATES, Agent, Attempt, Ending, Run, Task
+from common.model import FINAL_STATES, Agent, Attempt, Course, Ending, Reason, Run, Task, evolve
 from master.blobs import Submission
+from master.lifecycle import SILENCES_MOST
+from master.matching import Verdict, Waiting, waiting_because
 from master.presence import Presence
 
 AgentOf = Callable[[str], Agent | None]
 """Looks up the record of an agent; None when it was forgotten."""
 
 NAMES_MOST = 100
+_WAITING_MOST = 10
 _FORGOTTEN = "its agent was forgotten while the run waited for it"
 
 
-def task_view(task: Task, submission: Submission, *, waiting_because: str | None) -> dict[str, Any]:
+def task_view(task: Task, submission: Submission, *, waiting: Sequence[Waiting]) -> dict[str, Any]:
     """A task with the request's fields."""
     spec = submission.spec
-    reason = task.reason
     return {
         "id": task.id,
         "name": task.name,
@@ -30,8 +32,9 @@ def task_view(task: Task, submission: Submission, *, waiting_because: str | None
         "paused": task.paused,
         "counts": dict(task.counts),
         "total": task.total,
-        "reason": None if reason is None else {"code": reason.code, "detail": reason.detail, "run_id": reason.run_id},
-        "waiting_because": waiting_because,
+        "reason": _reason_view(task.reason),
+        "waiting_because": waiting_because(waiting),
+        "waiting": [{"code": each.code, "args": dict(each.args), "count": each.count} for each in waiting],
         "created_at_ms": task.created_at_ms,
         "started_at_ms": task.started_at_ms,
         "ended_at_ms": task.ended_at_ms,
@@ -55,6 +58,12 @@ def task_view(task: Task, submission: Submission, *, waiting_because: str | None
         "lost_after": task.lost_after_s,
         "output_limit": spec.output_limit,
     }
+
+
+def _reason_view(reason: Reason | None) -> dict[str, Any] | None:
+    if reason is None:
+        return None
+    return {"code": reason.code, "args": dict(reason.args), "detail": reason.detail, "run_id": reason.run_id}
 
 
 def _agent_ref(agent_id: str | None, agent_of: AgentOf) -> dict[str, Any] | None:
@@ -87,9 +96,10 @@ def _ending_fields(ending: Ending | None) -> dict[str, Any]:
 
 
 def run_view(
-    run: Run, *, agent_of: AgentOf, waiting_because: str | None = None, output_bytes: int = 0, late: bool = False
+    run: Run, *, agent_of: AgentOf, waiting: Sequence[Verdict] = (), output_bytes: int = 0, late: bool = False
 ) -> dict[str, Any]:
-    """A run. `output_bytes`: what is known so far of a running one; `late`: an outcome came after it had gone on."""
+    """A run. `waiting`: the verdicts on one that has not begun; `output_bytes`: what is known so far of a running one;
+    `late`: an outcome came after it had gone on."""
     view = {
         "id": run.id,
         "task_id": run.task_id,
@@ -100,8 +110,10 @@ def run_view(
         "claimed_at_ms": run.claimed_at_ms,
         "started_at_ms": run.started_at_ms,
         "ended_at_ms": run.ended_at_ms,
-        "waiting_because": waiting_because,
+        "waiting_because": waiting[0].text if waiting else None,
+        "waiting": [{"code": verdict.code, "args": dict(verdict.args)} for verdict in waiting[:_WAITING_MOST]],
         "late": late,
+        "output_sha256": run.ending.output_sha256 if run.ending is not None and run.state in FINAL_STATES else None,
         **_ending_fields(run.ending),
     }
     if run.ending is None:
@@ -122,7 +134,17 @@ def attempt_view(attempt: Attempt, *, agent_of: AgentOf) -> dict[str, Any]:
         "claimed_at_ms": attempt.claimed_at_ms,
         "started_at_ms": attempt.started_at_ms,
         "ended_at_ms": attempt.ended_at_ms,
+        **_course_fields(attempt.course),
         **_ending_fields(attempt.ending),
+    }
+
+
+def _course_fields(course: Course | None) -> dict[str, Any]:
+    course = course or Course()
+    return {
+        "silences": [{"since_ms": since_ms, "until_ms": until_ms} for since_ms, until_ms in course.silences],
+        "cancel_requested_at_ms": course.cancel_at_ms,
+        "cancel_reason": course.cancel_reason,
     }
 
 
@@ -140,7 +162,16 @@ def current_attempt(run: Run) -> Attempt | None:
         started_at_ms=run.started_at_ms,
         ended_at_ms=run.ended_at_ms,
         ending=run.ending,
+        course=_course_now(run),
     )
+
+
+def _course_now(run: Run) -> Course | None:
+    """The course of a run's attempt, with the silence that lasts."""
+    if run.silent_since_ms is None:
+        return run.course
+    course = run.course or Course()
+    return evolve(course, silences=[*course.silences, (run.silent_since_ms, None)][-SILENCES_MOST:])
 
 
 def agent_view(presence: Presence, *, held: int) -> dict[str, Any]:

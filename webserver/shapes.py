@@ -31,16 +31,42 @@ _LEFT_OUT = msgspec.Meta(
 )
 
 
+_WAITING = msgspec.Meta(description="the same as codes, the most telling first")
+
+
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all answers."""
 
 
+Args = Annotated[
+    dict[str, str | int | float],
+    msgspec.Meta(description="what the code is about, by name; the English text beside it says the same in words"),
+]
+
+
 class Reason(Shape, frozen=True, kw_only=True):
-    """Why a task stopped or was cancelled: `code` is `fail_count`, `fail_rate` or `cancelled`."""
+    """Why a task stopped or was cancelled: `code` is `fail_count`, `fail_rate` or `cancelled`. `args`: `failed`,
+    `total`, `limit` and `agent` (that of the run `run_id`, at which the rule fired); `by`, who cancelled."""
 
     code: str
     detail: str
     run_id: str | None = None
+    args: Args = {}
+
+
+class TaskWaiting(Shape, frozen=True, kw_only=True):
+    """Something that runs of a task wait for. The code `more` counts further reasons that are not told."""
+
+    code: str
+    args: Args = {}
+    count: Annotated[int, msgspec.Meta(description="how many runs, of the first few that have not begun")]
+
+
+class RunWaiting(Shape, frozen=True, kw_only=True):
+    """Something that a run waits for."""
+
+    code: str
+    args: Args = {}
 
 
 class Task(Shape, frozen=True, kw_only=True):
@@ -54,6 +80,7 @@ class Task(Shape, frozen=True, kw_only=True):
     total: Annotated[int, msgspec.Meta(description="number of runs")]
     reason: Reason | None
     waiting_because: str | None
+    waiting: Annotated[list[TaskWaiting], _WAITING] = []
     created_at: Moment
     started_at: Moment | None
     ended_at: Moment | None
@@ -113,8 +140,10 @@ class Run(Shape, frozen=True, kw_only=True):
     output_bytes: Annotated[int, msgspec.Meta(description="bytes written by the script, gaps included")] = 0
     output_gaps: list[Gap] = []
     leftovers: list[Leftover] = []
+    output_sha256: Annotated[Sha256 | None, msgspec.Meta(description="of what is kept; null before the end")] = None
     detail: str | None
     waiting_because: str | None
+    waiting: Annotated[list[RunWaiting], _WAITING] = []
     late: Annotated[bool, msgspec.Meta(description="an outcome came after the run had gone on without it")] = False
 
 
@@ -123,6 +152,13 @@ class Step(Shape, frozen=True, kw_only=True):
 
     at: Moment
     text: str
+
+
+class Silence(Shape, frozen=True, kw_only=True):
+    """A time in which the agent did not answer. `until`: null while it lasts."""
+
+    since: Moment
+    until: Moment | None
 
 
 class Attempt(Shape, frozen=True, kw_only=True):
@@ -146,6 +182,11 @@ class Attempt(Shape, frozen=True, kw_only=True):
     leftovers: list[Leftover] = []
     detail: str | None
     steps: list[Step] = []
+    silences: Annotated[list[Silence], msgspec.Meta(description="the newest 20")] = []
+    cancel_requested_at: Moment | None = None
+    cancel_reason: Annotated[
+        str | None, msgspec.Meta(description="why it was asked to end: `request` or `stop_rule`")
+    ] = None
 
 
 class Group(Shape, frozen=True, kw_only=True):
@@ -167,19 +208,42 @@ class Target(Shape, frozen=True, kw_only=True):
     name: str
     state: AgentState
     verdict: str
+    code: Annotated[str, msgspec.Meta(description="of the verdict")]
+    args: Args = {}
+
+
+class PreviewSummary(Shape, frozen=True, kw_only=True):
+    """A preview in numbers. `candidates`: agents that the task could go to; the others count some of these."""
+
+    total: Annotated[int, msgspec.Meta(description="number of runs")]
+    addressed: Annotated[bool, msgspec.Meta(description="one run for each target")]
+    candidates: int
+    able: Annotated[int, msgspec.Meta(description="could begin now")]
+    offline: int
+    draining: int
+    conflict: int
+    busy: int
+    parallel: int
+    fail_count: int
+    fail_rate: float | None
+    on_stop: str
+    expires: Seconds
+    lost_after: Seconds
 
 
 class Preview(Shape, frozen=True, kw_only=True):
-    """What submitting would do; nothing was stored."""
+    """What submitting would do; nothing was stored. `plan`: the summary in words."""
 
     targets: list[Target]
     plan: str
+    summary: PreviewSummary
 
 
 class Verdict(Shape, frozen=True, kw_only=True):
     """One reason why a run is where it is."""
 
     code: str
+    args: Args = {}
     text: str
     since: Moment | None = None
 

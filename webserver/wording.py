@@ -34,6 +34,7 @@ _RUN_UNDER_WAY: Mapping[str, Any] = {
     "ended_at": None,
     "duration": None,
     "leftovers": [],
+    "output_sha256": None,
     "detail": None,
 }
 
@@ -108,7 +109,10 @@ def task_under_way(view: View) -> dict[str, Any]:
 def attempt(view: View) -> dict[str, Any]:
     """An attempt as answered."""
     steps = [{"at": moment(at_ms), "text": text} for at_ms, text in view.get("steps") or ()]
-    return _worded(shapes.Attempt, {**view, "steps": steps})
+    silences = [
+        {"since": moment(each["since_ms"]), "until": moment(each["until_ms"])} for each in view.get("silences") or ()
+    ]
+    return _worded(shapes.Attempt, {**view, "steps": steps, "silences": silences})
 
 
 def group(view: View) -> dict[str, Any]:
@@ -128,7 +132,8 @@ def agent_token(view: View) -> dict[str, Any]:
 
 def preview(view: View) -> dict[str, Any]:
     """What a task would do, as answered."""
-    return {"targets": [_worded(shapes.Target, target) for target in view["targets"]], "plan": view["plan"]}
+    targets = [_worded(shapes.Target, target) for target in view["targets"]]
+    return {"targets": targets, "plan": view["plan"], "summary": _worded(shapes.PreviewSummary, view["summary"])}
 
 
 def explanation(view: View) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 from common import wire
 from common.model import (
     Attempt,
+    Course,
     Ending,
     OnStop,
     Reason,
@@ -122,6 +123,7 @@ def run_from_row(row: Row) -> Run:
         silent_since_ms=row[18],
         ending=_unpacked(Ending, row[19]),
         version=row[20],
+        course=_unpacked(Course, row[21]),
     )
 
 
@@ -131,7 +133,7 @@ def new_run_row(run: Run) -> Row:
         run.id, run.task_id, run.kind.value, run.state.value, run.seq, run.priority, run.agent_id, run.addressed,
         run.attempt, run.lease, run.fence, run.cancel_reason, run.due_engine_s, run.expires_engine_s,
         run.created_at_ms, run.claimed_at_ms, run.started_at_ms, run.ended_at_ms, run.silent_since_ms,
-        _packed(run.ending), run.version,
+        _packed(run.ending), run.version, _packed(run.course),
     )  # fmt: skip
 
 
@@ -140,7 +142,7 @@ def moving_run_row(run: Run) -> Row:
     return (
         run.state.value, run.attempt, run.lease, run.fence, run.cancel_reason, run.due_engine_s,
         run.expires_engine_s, run.claimed_at_ms, run.started_at_ms, run.ended_at_ms, run.silent_since_ms,
-        _packed(run.ending), run.version,
+        _packed(run.ending), run.version, _packed(run.course),
     )  # fmt: skip
 
 
@@ -156,6 +158,7 @@ def attempt_from_row(row: Row) -> Attempt:
         started_at_ms=row[6],
         ended_at_ms=row[7],
         ending=_unpacked(Ending, row[8]),
+        course=_unpacked(Course, row[9]),
     )
 
 
@@ -163,7 +166,7 @@ def attempt_row(attempt: Attempt) -> Row:
     """The values of `ATTEMPT_COLUMNS`."""
     return (
         attempt.run_id, attempt.attempt, attempt.agent_id, attempt.state.value, attempt.late, attempt.claimed_at_ms,
-        attempt.started_at_ms, attempt.ended_at_ms, _packed(attempt.ending),
+        attempt.started_at_ms, attempt.ended_at_ms, _packed(attempt.ending), _packed(attempt.course),
     )  # fmt: skip
 
 

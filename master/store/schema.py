@@ -100,6 +100,7 @@ runs = Table(
     Column("silent_since_ms", Integer),
     Column("ending", LargeBinary),
     Column("version", Integer, nullable=False),
+    Column("course", LargeBinary),
     Index("runs_id", "id", unique=True),
     Index("runs_task", "seq"),
     Index("runs_agent", "agent_id", "seq", sqlite_where=text("agent_id IS NOT NULL")),
@@ -122,6 +123,7 @@ attempts = Table(
     Column("started_at_ms", Integer),
     Column("ended_at_ms", Integer),
     Column("ending", LargeBinary),
+    Column("course", LargeBinary),
     Index("attempts_once", "run_id", "attempt", "late", unique=True),
 )
 

@@ -55,7 +55,7 @@ TASK_MOVING: Final = (
 RUN_COLUMNS: Final = tuple(column.name for column in t.runs.columns if column.name != "num")
 RUN_MOVING: Final = (
     "state", "attempt", "lease", "fence", "cancel_reason", "due_engine_s", "expires_engine_s", "claimed_at_ms",
-    "started_at_ms", "ended_at_ms", "silent_since_ms", "ending", "version",
+    "started_at_ms", "ended_at_ms", "silent_since_ms", "ending", "version", "course",
 )  # fmt: skip
 """What changes in a run that stays with its agent, or with none; leaving `agent_id` out spares its index."""
 ATTEMPT_COLUMNS: Final = tuple(column.name for column in t.attempts.columns if column.name != "num")

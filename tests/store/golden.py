@@ -18,6 +18,7 @@ import msgspec
 from common.model import (
     ApiToken,
     Attempt,
+    Course,
     Ending,
     JoinToken,
     Leftover,
@@ -57,6 +58,8 @@ ENDING = Ending(
     output_bytes=10, output_gaps=[(3, 4)], output_sha256="ab", leftovers=[Leftover(pid=7, command="sleep 9")],
     detail="because", steps=[(5, "TERM sent")],
 )  # fmt: skip
+COURSE = Course(silences=[(7, 8), (9, 10)], cancel_at_ms=11, cancel_reason="request")
+CANCELLED = Reason(code="cancelled", detail="by hand", args={"by": "admin", "of": 2, "share": 0.5})
 
 
 def fill(tx: WriteTx) -> None:
@@ -83,13 +86,14 @@ def fill(tx: WriteTx) -> None:
         Attempt(
             run_id=failed.id, attempt=1, agent_id="agent-d", state=RunState.FAILED, late=True, claimed_at_ms=1,
             started_at_ms=2, ended_at_ms=3, ending=ENDING,
+            course=COURSE,
         )
     )  # fmt: skip
     add_free(tx, 2, id="task-among", candidates=["agent-a", "agent-b"], queue="slow")
     add_free(tx, 1, id="task-anybody")
     add_addressed(tx, ["agent-e"], id="task-paused")
     alter(tx, "task-paused", paused=True)
-    cancelled = add_addressed(tx, ["agent-f"], id="task-cancelled", reason=Reason(code="cancelled", detail="by hand"))
+    cancelled = add_addressed(tx, ["agent-f"], id="task-cancelled", reason=CANCELLED)
     alter(tx, cancelled.id, cancel_requested=True)
     settle(tx, tx.runs_in(cancelled.id, {RunState.READY})[0], Cancel())
     _add_with_every_field(tx)
@@ -106,6 +110,7 @@ def _add_with_every_field(tx: WriteTx) -> None:
     running: Run = make_run(
         task, "agent-g", id="run-every-field", state=RunState.RUNNING, attempt=2, lease="lease", fence=1,
         cancel_reason="request", expires_engine_s=9.5, claimed_at_ms=1, started_at_ms=2, silent_since_ms=3,
+        course=COURSE,
     )  # fmt: skip
     delayed = make_run(task, "agent-h", id="run-delayed", state=RunState.DELAYED, due_engine_s=99.5, ending=ENDING)
     tx.add_task(task, make_spec(), [running, delayed], idempotency_key="key-1", body_sha256="ef")

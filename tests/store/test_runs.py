@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.errors import VersionConflict
-from common.model import Attempt, Ending, Leftover, Outcome, Run, RunKind, RunState, evolve
+from common.model import Attempt, Course, Ending, Leftover, Outcome, Run, RunKind, RunState, evolve
 from master.lifecycle import Cancel, Due, Reopen
 from master.store import statements
 from master.store.base import Store, WriteTx
@@ -60,6 +60,7 @@ EVERY_FIELD = Run(
     silent_since_ms=5,
     ending=ENDING,
     version=7,
+    course=Course(silences=[(1, 2), (3, 4)], cancel_at_ms=6, cancel_reason="stop_rule"),
 )
 
 
@@ -83,7 +84,7 @@ def test_a_saved_run_comes_back(store: Store, addressed: bool) -> None:
     after = evolve(
         first, state=RunState.DELAYED, attempt=5, lease=None, fence=None, cancel_reason=None, due_engine_s=3.0,
         expires_engine_s=None, claimed_at_ms=None, started_at_ms=None, ended_at_ms=None, silent_since_ms=None,
-        ending=ENDING, version=8, agent_id="a" if addressed else None,
+        ending=ENDING, version=8, agent_id="a" if addressed else None, course=None,
     )  # fmt: skip
     store.write(lambda tx: tx.save_run(after, expect=7))
     assert store.read(lambda tx: tx.get_run(first.id)) == after

@@ -319,7 +319,8 @@ def task_view(task_id: str, *, total: int = 1, name: str = "script", **fields: A
     """A task's view as the master gives it."""
     return {
         "id": task_id, "name": name, "state": "waiting", "paused": False, "counts": {"ready": total}, "total": total,
-        "reason": None, "waiting_because": None, "created_at_ms": 1_700_000_000_000, "started_at_ms": None,
+        "reason": None, "waiting_because": None, "waiting": [], "created_at_ms": 1_700_000_000_000,
+        "started_at_ms": None,
         "ended_at_ms": None, "submitted_by": "admin", "script_sha256": "0" * 64, "script_size": 4, "interpreter": None,
         "args": [], "env": {}, "cwd": None, "timeout": 3600.0, "parallel": 0, "fail_count": -1, "fail_rate": None,
         "on_stop": "finish", "targets": ["a"], "count": None, "queue": "default", "priority": 1024, "expires": 86400.0,
@@ -332,7 +333,8 @@ def run_view(task_id: str, number: int) -> dict[str, Any]:
     return {
         "id": uuid7(), "task_id": task_id, "agent": {"id": uuid7(), "name": f"host-{number}", "hostname": "host"},
         "state": "ready", "attempt": 1, "silent_since_ms": None, "claimed_at_ms": None, "started_at_ms": None,
-        "ended_at_ms": None, "waiting_because": None, "late": False, "outcome": None, "exit_code": None,
+        "ended_at_ms": None, "waiting_because": None, "waiting": [], "late": False, "output_sha256": None,
+        "outcome": None, "exit_code": None,
         "signal": None, "killed_by_us": False, "duration": None, "output_bytes": 0, "output_gaps": [],
         "leftovers": [], "detail": None, "steps": [],
     }  # fmt: skip

@@ -426,7 +426,7 @@ def test_a_preview_stores_nothing_and_says_where_it_would_run(here: MasterHere) 
     here.agent("b", queues=["builds"])
     preview = here.web("preview_task", {"script": b"true", "targets": ["b", "a"]})
     assert [(target["name"], target["state"]) for target in preview["targets"]] == [("a", "online"), ("b", "online")]
-    assert preview["plan"].startswith("2 runs, one on each target")
+    assert preview["plan"] == "2 hosts"
     preview = here.web("preview_task", {"script": b"true", "count": 1})
     assert [target["name"] for target in preview["targets"]] == ["a"]
     with pytest.raises(InvalidRequest):

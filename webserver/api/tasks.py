@@ -187,7 +187,9 @@ def _order(verb: str, method: str, doc: str, body: type[msgspec.Struct] = Nothin
     """Declare `POST /tasks/{task_id}/VERB`: an order that the master acknowledges and carries out."""
 
     def order(call: Call) -> Any:
-        more = (call.body.only,) if isinstance(call.body, RetryRequest) else ()
+        more: tuple[str, ...] = (call.body.only,) if isinstance(call.body, RetryRequest) else ()
+        if method == "cancel_task":
+            more = (call.caller.name,)
         return wording.task(call.web.master.act(method, call.path["task_id"], *more))
 
     order.__name__, order.__doc__ = method, doc
