@@ -94,6 +94,18 @@ class LoginRefused(Forbidden):
     code = "login_refused"
 
 
+class LoginUsed(LoginRefused):
+    """This login link was used already: make a fresh one with `muster login`."""
+
+    code = "login_used"
+
+
+class LoginExpired(LoginRefused):
+    """This login link has expired: make a fresh one with `muster login`."""
+
+    code = "login_expired"
+
+
 class UnknownKey(Forbidden):
     """This key is not enrolled with the master (or was revoked): enrol again with a fresh join token."""
 

@@ -22,6 +22,12 @@ VARIABLE_MOST = 128 * 1024  # of a variable as the kernel takes it: name, `=`, v
 PATH_MOST = 4095
 ENVIRONMENT_MOST = 1024 * 1024  # of all texts together; well under a quarter of the usual 8 MiB stack, and of a message
 LONGEST_S = 10 * 365 * 86400.0
+TOKEN_NAME_MOST = 100
+_INVISIBLE = (
+    r"\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+)
+TOKEN_NAME = rf"^[^{_INVISIBLE}]*[^{_INVISIBLE}\s][^{_INVISIBLE}]*$"
+"""What a token or a session may be called, as JSON Schema says it: nothing that does not show, or turns text around."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9+/;.$_()-]{1,200}\Z")
 
@@ -76,6 +82,14 @@ def _sizes(request: TaskRequest) -> dict[str, int]:
 def from_map(value: dict[str, Any]) -> TaskRequest:
     """The request another process sent as a plain map; raises `InvalidRequest` naming the field."""
     return from_wire(TaskRequest, value)
+
+
+def check_token_name(text: str) -> str:
+    """The name without space at its ends. Raises `InvalidRequest` naming `name`."""
+    name = text.strip()
+    if len(name) > TOKEN_NAME_MOST or not re.fullmatch(TOKEN_NAME, name):
+        raise InvalidRequest.of("name", f"must have 1 to {TOKEN_NAME_MOST} characters that can be seen")
+    return name
 
 
 def default_name(script: bytes) -> str:

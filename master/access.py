@@ -14,8 +14,9 @@ from common import ids, log
 from common.auth import token_hash
 from common.clock import Clock
 from common.config import Settings
-from common.errors import Conflict, InvalidRequest, LoginRefused, MusterError, NotFound, Unauthorized
+from common.errors import Conflict, LoginExpired, LoginRefused, LoginUsed, MusterError, NotFound, Unauthorized
 from common.model import ApiToken, LoginLink, Role, TokenKind, evolve
+from common.requests import check_token_name
 from common.service import Loop
 from master.keys import ADMIN, ADMIN_TOKEN_FILE, Keys
 from master.ledger import Ledger
@@ -25,7 +26,6 @@ from master.runs import SLICE, Change
 
 logger = logging.getLogger(__name__)
 
-NAME_MOST = 100
 ABOUT_MOST = 200
 PREFIX_LEAST = 6
 SAVE_EVERY_S = 60.0
@@ -51,7 +51,7 @@ class Access:
 
     def add_login_link(self, name: str, by: str = "") -> dict[str, Any]:
         """A fresh permission to log in once under `name`: {secret, expires_at_ms}."""
-        name = _name(name)
+        name = check_token_name(name)
         secret = ids.secret_token()
         now = self._ledger.clock.now()
         age_s = self._settings.login_link_age
@@ -139,7 +139,7 @@ class Access:
 
     def add_token(self, name: str, by: str = "") -> dict[str, Any]:
         """A new API token: its view and `token`, the secret. Raises `Conflict` when the name is in use."""
-        name = _name(name)
+        name = check_token_name(name)
         secret = ids.secret_token()
 
         def add(change: Change) -> ApiToken:
@@ -264,9 +264,9 @@ def _good_link(change: Change, sha256: str) -> LoginLink:
     if link is None:
         raise LoginRefused(f"This login link is not known here: {_AGAIN}.")
     if link.used:
-        raise LoginRefused(f"This login link was used already: {_AGAIN}.")
+        raise LoginUsed(f"This login link was used already: {_AGAIN}.")
     if link.expires_engine_s <= change.now.engine_s:
-        raise LoginRefused(f"This login link has expired: {_AGAIN}.")
+        raise LoginExpired(f"This login link has expired: {_AGAIN}.")
     return link
 
 
@@ -291,14 +291,6 @@ def _view(token: ApiToken, now: Moment) -> dict[str, Any]:
         "expires_at_ms": _expires_at_ms(token, now),
         "about": token.about,
     }
-
-
-def _name(text: str) -> str:
-    """The name without space at its ends. Raises `InvalidRequest`."""
-    name = text.strip()
-    if not 1 <= len(name) <= NAME_MOST or not name.isprintable():
-        raise InvalidRequest.of("name", f"must have 1 to {NAME_MOST} printable characters")
-    return name
 
 
 def _about(about: str, address: str) -> str:

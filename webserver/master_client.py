@@ -14,7 +14,15 @@ import gevent
 from gevent.hub import get_hub
 
 from common.clock import Clock
-from common.errors import CallTimeout, Forbidden, PeerUnreachable, ProtocolError, Unavailable, UnknownMethod
+from common.errors import (
+    CallTimeout,
+    Forbidden,
+    LoginRefused,
+    PeerUnreachable,
+    ProtocolError,
+    Unavailable,
+    UnknownMethod,
+)
 from common.model import TASK_FINAL_STATES
 
 ANSWER_S = 15.0
@@ -162,6 +170,8 @@ class MasterClient:
             raise
         except UnknownMethod as error:
             raise ProtocolError(f"The master does not know {method}: it is of another version.") from error
+        except LoginRefused:
+            raise  # of a person, not of this webserver
         except Forbidden as error:
             raise Unavailable(f"The master does not let this webserver in: {error.message}") from error
 

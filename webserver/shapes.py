@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from common.model import AgentState, Outcome, RunState, TaskState
+from common.model import AgentState, Outcome, Role, RunState, TaskState, TokenKind
 
 
 def _text(pattern: str, **more: Any) -> msgspec.Meta:
@@ -279,6 +279,40 @@ class AgentToken(Shape, frozen=True, kw_only=True):
     expires_at: Moment
 
 
+class LoginLink(Shape, frozen=True, kw_only=True):
+    """An address at which a browser can log in, once."""
+
+    url: Annotated[str, msgspec.Meta(extra_json_schema={"format": "uri"})]
+    expires_at: Moment
+
+
+class Token(Shape, frozen=True, kw_only=True):
+    """An API token, or the session of a browser (`kind`). `about`: of a session, where it was made."""
+
+    id: Uuid
+    name: str
+    kind: TokenKind
+    role: Role
+    created_at: Moment
+    last_used_at: Annotated[Moment | None, msgspec.Meta(description="null: never")] = None
+    expires_at: Annotated[Moment | None, msgspec.Meta(description="every use puts it off; null: never")] = None
+    about: str = ""
+
+
+class NewToken(Shape, frozen=True, kw_only=True):
+    """An API token with its secret, `token`."""
+
+    id: Uuid
+    name: str
+    kind: TokenKind
+    role: Role
+    created_at: Moment
+    last_used_at: Moment | None = None
+    expires_at: Moment | None = None
+    about: str = ""
+    token: str
+
+
 class Verification(Shape, frozen=True, kw_only=True):
     """The store's broken invariants (none: all hold) and what was looked at."""
 
@@ -317,6 +351,13 @@ class Problem(Shape, frozen=True, kw_only=True):
     detail: str
     code: Annotated[str, _text("^[a-z_]+$")]
     errors: list[FieldFault] = []
+
+
+class TokenPage(Shape, frozen=True, kw_only=True):
+    """All tokens and sessions, the newest first."""
+
+    items: list[Token]
+    next: str | None
 
 
 class TaskPage(Shape, frozen=True, kw_only=True):

@@ -130,6 +130,21 @@ def agent_token(view: View) -> dict[str, Any]:
     return _worded(shapes.AgentToken, view)
 
 
+def login_link(view: View, *, base: str) -> dict[str, Any]:
+    """A login link as answered, at the webserver that its caller knows as `base`."""
+    return _worded(shapes.LoginLink, {**view, "url": f"{base}/login/{view['secret']}"})
+
+
+def token(view: View) -> dict[str, Any]:
+    """An API token or a session as answered."""
+    return _worded(shapes.Token, view)
+
+
+def new_token(view: View) -> dict[str, Any]:
+    """A fresh API token as answered, with its secret."""
+    return _worded(shapes.NewToken, view)
+
+
 def preview(view: View) -> dict[str, Any]:
     """What a task would do, as answered."""
     targets = [_worded(shapes.Target, target) for target in view["targets"]]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from webserver.api import agent_tokens, agents, events, output, runs, tasks, verify
+from webserver.api import access, agent_tokens, agents, events, output, runs, tasks, verify
 
-NOUNS = (tasks.noun, runs.noun, output.noun, events.noun, agents.noun, agent_tokens.noun, verify.noun)
+NOUNS = (tasks.noun, runs.noun, output.noun, events.noun, agents.noun, agent_tokens.noun, access.noun, verify.noun)
