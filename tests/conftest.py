@@ -13,9 +13,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # A shared machine stalls now and then: a slow example is no failure. Reduced runs find the same examples each time.
 _CALM = [HealthCheck.too_slow]
@@ -39,6 +41,21 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TZ"] = "TST-5:30"
     time.tzset()
     os.umask(0o022)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return _Schedule(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+class _Schedule(LoadScopeScheduling):
+    """All browser tests on one worker, since they share a cluster and a browser; any other test wherever there is room.
+
+    xdist's own groups have no effect with pytest 9.2, which keeps the name of a test elsewhere than xdist 3.8 puts it.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/browser" if nodeid.startswith("tests/browser/") else nodeid
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ _FAILED = pytest.StashKey[bool]()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    item.add_marker(pytest.mark.xdist_group("browser"))
     # The first one may have to fetch the browser, which counts for nothing.
     item.add_marker(pytest.mark.timeout(180, func_only=True))
 
