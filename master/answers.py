@@ -5,12 +5,12 @@ Ids may be unambiguous prefixes. Why something waits is told by `master.matching
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from common.errors import Conflict, InvalidRequest, NotFound
-from common.model import TASK_FINAL_STATES, Agent, Outcome, Run, RunState, Stream, Task, TaskState
+from common.model import TASK_FINAL_STATES, Agent, AgentState, Outcome, Run, RunState, Stream, Task, TaskState
 from master import views
 from master.blobs import Submission, Submissions, read_submission
 from master.leases import Leases
@@ -92,18 +92,26 @@ class Answers:
         return self._task_view(Look(task, submission, runs, None))
 
     def tasks(self, where: dict[str, Any], *, limit: int, cursor: str | None) -> dict[str, Any]:
-        """A page of tasks, the newest first."""
+        """A page of tasks, the newest first. `previous` is the cursor of the page before; a first page has none."""
         wanted = self._filter(where)
         if wanted is None:
-            return {"items": [], "next": None}
+            return {"items": [], "next": None, "previous": None}
 
-        def page(tx: ReadTx) -> tuple[list[Look], str | None]:
+        def page(tx: ReadTx) -> tuple[list[Look], str | None, str | None]:
             found = tx.list_tasks(wanted, limit=_limited(limit), cursor=cursor)
-            looks = [self._look(tx, task, sample=_SAMPLE_IN_LIST) for task in found.items]
-            return [look for look in looks if look is not None], found.next_cursor
+            return self.looks(tx, found.items), found.next_cursor, found.previous_cursor
 
-        looks, next_cursor = self._ledger.read(page)
-        return {"items": [_shortened(self._task_view(look), look.submission) for look in looks], "next": next_cursor}
+        looks, next_cursor, previous_cursor = self._ledger.read(page)
+        return {"items": [self.listed(look) for look in looks], "next": next_cursor, "previous": previous_cursor}
+
+    def looks(self, tx: ReadTx, tasks: Iterable[Task]) -> list[Look]:
+        """What a list shows of these tasks. Runs on a reader thread."""
+        found = (self._look(tx, task, sample=_SAMPLE_IN_LIST) for task in tasks)
+        return [look for look in found if look is not None]
+
+    def listed(self, look: Look) -> dict[str, Any]:
+        """A task's view for a list: what may be large there is left out, so that a page fits into one message."""
+        return _shortened(self._task_view(look), look.submission)
 
     def _look(self, tx: ReadTx, task: Task | None, *, sample: int, known: Submission | None = None) -> Look | None:
         # Runs on a reader thread, so it must not touch the loop's caches.
@@ -114,7 +122,7 @@ class Answers:
             return None
         waiting: Sequence[Run] = ()
         candidates = None
-        if task.state not in TASK_FINAL_STATES:
+        if any(task.counts.get(state) for state in NOT_BEGUN):
             waiting = tx.list_runs(task.id, states=NOT_BEGUN, limit=sample, cursor=None).items
             candidates = tx.task_candidates(task.id) if task.count is not None and waiting else None
         return Look(task, submission, waiting, candidates)
@@ -163,6 +171,7 @@ class Answers:
             agent_id=agent_id,
             name=where.get("name"),
             since_ms=where.get("since_ms"),
+            until_ms=where.get("until_ms"),
             id_prefix=prefix.lower() if prefix else None,
         )
 
@@ -178,13 +187,16 @@ class Answers:
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
-    def runs(self, task_id: str, state: Any, *, limit: int, cursor: str | None) -> dict[str, Any]:
-        """A page of a task's runs."""
+    def runs(
+        self, task_id: str, state: Any, *, limit: int, cursor: str | None, agent: str | None = None
+    ) -> dict[str, Any]:
+        """A page of a task's runs; `agent`: only those of agents with this in their name."""
         states = _states(RunState, state)
+        agents = None if agent is None else self._fleet.named(agent)
 
         def page(tx: ReadTx) -> tuple[Task, list[tuple[Run, bool]], list[str] | None, str | None]:
             task = _existing(tx.get_task(task_id), task_id)
-            found = tx.list_runs(task_id, states=states, limit=_limited(limit), cursor=cursor)
+            found = tx.list_runs(task_id, states=states, limit=_limited(limit), cursor=cursor, agents=agents)
             candidates = tx.task_candidates(task_id) if task.count is not None else None
             return task, [(run, _has_late(tx, run)) for run in found.items], candidates, found.next_cursor
 
@@ -279,26 +291,20 @@ class Answers:
             raise NotFound(f"There is no agent {agent_id}.")
         return views.agent_view(presence, held=self._leases.held_by(agent_id))
 
-    def agents(self, *, limit: int, cursor: str | None) -> dict[str, Any]:
     def known_agents(self, agent_ids: Sequence[str]) -> list[dict[str, Any]]:
         """Views of those of these agents that are known, `LIMIT_MOST` at most."""
         return [self.agent(each) for each in agent_ids[:LIMIT_MOST] if self._fleet.get(each) is not None]
 
+    def agents(self, *, limit: int, cursor: str | None, where: dict[str, Any] | None = None) -> dict[str, Any]:
         """A page of agents, by name. The cursor is the last name of the page before."""
-        names = sorted(presence.agent.name for presence in self._fleet)
-        if cursor is not None:
-            names = [name for name in names if name > cursor]
-        page = names[: _limited(limit)]
-        items = []
-        for name in page:
-            found = self._fleet.find(name)
-            if found:
-                items.append(self.agent(found[0].agent.id))
-        return {"items": items, "next": page[-1] if len(page) < len(names) else None}
+        wanted = where or {}
+        found = self._fleet.matching(_states(AgentState, wanted.get("state")), str(wanted.get("q") or ""), after=cursor)
+        page = found[: _limited(limit)]
+        items = [views.agent_view(presence, held=self._leases.held_by(presence.agent.id)) for presence in page]
+        return {"items": items, "next": page[-1].agent.name if len(page) < len(found) else None}
 
 
 def _shortened(view: dict[str, Any], submission: Submission) -> dict[str, Any]:
-    """A task's view for a list: what may be large there is left out, so that a page fits into one message."""
     if submission.targets is not None and len(submission.targets) > _TARGETS_IN_LIST:
         view["targets"] = None
     if len(submission.raw) > _SPEC_IN_LIST:  # `args` is null in no other case, which tells the one of `interpreter`
@@ -332,7 +338,7 @@ def _has_late(tx: ReadTx, run: Run) -> bool:
     return (lost or run.attempt > 1) and any(attempt.late for attempt in tx.list_attempts(run.id))
 
 
-S = TypeVar("S", RunState, TaskState)
+S = TypeVar("S", RunState, TaskState, AgentState)
 
 
 def _states(kind: type[S], value: Any) -> frozenset[S] | None:

@@ -8,7 +8,7 @@ gets new work until one of them has been silent for as long as it takes to count
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from common.errors import InvalidRequest
@@ -51,6 +51,17 @@ class Presence:
     def slots(self) -> int:
         """Runs it may hold: what a person set, else what it announced."""
         return self.agent.slots if self.agent.slots_set is None else self.agent.slots_set
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What a person set, else what it announced."""
+        return self.agent.labels if self.agent.labels_set is None else self.agent.labels_set
+
+    def said(self) -> Iterator[str]:
+        """What it may be found by."""
+        yield self.agent.name
+        yield self.agent.hostname
+        yield from (f"{label}={value}" for label, value in self.labels.items())
 
     def admits(self, session: str, machine_id: str) -> bool:
         """Whether this process may be the agent from now on; False makes it a rival."""
@@ -131,6 +142,24 @@ class Fleet:
             return []
         prefix = text.lower()
         return [presence for agent_id, presence in self._by_id.items() if agent_id.startswith(prefix)]
+
+    def matching(self, states: Collection[AgentState] | None, text: str, *, after: str | None = None) -> list[Presence]:
+        """By name: those in one of `states` (None: any) with `text` in their name, host name or a `label=value`, in any
+        case; `after`: only those whose name comes behind it."""
+        wanted = text.casefold()
+        found = [
+            presence
+            for presence in self._by_id.values()
+            if (after is None or presence.agent.name > after)
+            and (states is None or presence.state in states)
+            and (not wanted or any(wanted in said.casefold() for said in presence.said()))
+        ]
+        return sorted(found, key=lambda presence: presence.agent.name)
+
+    def named(self, text: str) -> list[str]:
+        """The ids of the agents with `text` in their name, in any case."""
+        wanted = text.casefold()
+        return [agent_id for agent_id, known in self._by_id.items() if wanted in known.agent.name.casefold()]
 
     def resolve(self, text: str, *, field: str) -> Presence:
         """The one agent that `text` names; raises `InvalidRequest` naming the field."""

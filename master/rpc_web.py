@@ -72,8 +72,8 @@ class WebDoor:
             self.add_task, self.preview_task, self.get_task, self.get_script, self.list_tasks, self.cancel_task,
             self.pause_task, self.resume_task, self.retry_task, self.list_runs, self.get_run, self.list_attempts,
             self.list_groups, self.cancel_run, self.explain_run, self.read_output, self.list_agents, self.get_agent,
-            self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent,
             self.get_agents, self.agent_samples,
+            self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent,
             self.add_agent_token, self.add_login_link, self.log_in, self.log_out, self.list_tokens, self.add_token,
             self.revoke_token, self.feed, self.verify, self.ready, self.metrics,
         )  # fmt: skip
@@ -128,7 +128,7 @@ class WebDoor:
     def list_tasks(self, peer: Peer, where: Any, limit: Any = 50, cursor: Any = None) -> dict[str, Any]:
         """A page of tasks."""
         wanted = from_wire(dict[str, Any], where or {})
-        return self._answers.tasks(wanted, limit=from_wire(int, limit), cursor=_cursor(cursor))
+        return self._answers.tasks(wanted, limit=from_wire(int, limit), cursor=_text(cursor))
 
     def cancel_task(self, peer: Peer, task_id: Any, by: Any = "") -> dict[str, Any]:
         """End a task; `by`: the name of whoever wants it."""
@@ -155,10 +155,16 @@ class WebDoor:
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def list_runs(
-        self, peer: Peer, task_id: Any, state: Any = None, limit: Any = 50, cursor: Any = None
+        self, peer: Peer, task_id: Any, state: Any = None, limit: Any = 50, cursor: Any = None, agent: Any = None
     ) -> dict[str, Any]:
         """A page of a task's runs."""
-        return self._answers.runs(self._task_id(task_id), state, limit=from_wire(int, limit), cursor=_cursor(cursor))
+        return self._answers.runs(
+            self._task_id(task_id),
+            state,
+            limit=from_wire(int, limit),
+            cursor=_text(cursor),
+            agent=_text(agent),
+        )
 
     def get_run(self, peer: Peer, run_id: Any) -> dict[str, Any]:
         """A run."""
@@ -197,16 +203,15 @@ class WebDoor:
 
     # -- agents --------------------------------------------------------------------------------------------------------
 
-    def list_agents(self, peer: Peer, limit: Any = 50, cursor: Any = None) -> dict[str, Any]:
+    def list_agents(self, peer: Peer, limit: Any = 50, cursor: Any = None, where: Any = None) -> dict[str, Any]:
         """A page of agents."""
-        return self._answers.agents(limit=from_wire(int, limit), cursor=_cursor(cursor))
+        wanted = from_wire(dict[str, Any], where or {})
+        return self._answers.agents(limit=from_wire(int, limit), cursor=_text(cursor), where=wanted)
 
     def get_agent(self, peer: Peer, agent: Any) -> dict[str, Any]:
         """An agent."""
         return self._answers.agent(self._agents.find(from_wire(str, agent)).agent.id)
 
-    def patch_agent(self, peer: Peer, agent: Any, changes: Any) -> dict[str, Any]:
-        """Set labels or slots."""
     def get_agents(self, peer: Peer, agent_ids: Any) -> dict[str, Any]:
         """Those of these agents that are known."""
         return {"items": self._answers.known_agents(from_wire(list[str], agent_ids))}
@@ -215,6 +220,8 @@ class WebDoor:
         """The last hour of an agent's load."""
         return self._agents.samples(from_wire(str, agent))
 
+    def patch_agent(self, peer: Peer, agent: Any, changes: Any) -> dict[str, Any]:
+        """Set labels or slots."""
         presence = self._agents.patch(from_wire(str, agent), from_wire(dict[str, Any], changes))
         return self._answers.agent(presence.agent.id)
 
@@ -293,5 +300,5 @@ class WebDoor:
         return self._metrics.text()
 
 
-def _cursor(value: Any) -> str | None:
+def _text(value: Any) -> str | None:
     return None if value is None else from_wire(str, value)

@@ -96,9 +96,15 @@ class ReadTx(Protocol):
         """The run, or None."""
 
     def list_runs(
-        self, task_id: str, *, states: Collection[RunState] | None, limit: int, cursor: str | None
+        self,
+        task_id: str,
+        *,
+        states: Collection[RunState] | None,
+        limit: int,
+        cursor: str | None,
+        agents: Collection[str] | None = None,
     ) -> Page[Run]:
-        """Runs of a task in the order they were added; `states` None: any."""
+        """Runs of a task in the order they were added; `states` None: any; `agents`: of one of these (None: of any)."""
 
     def runs_in(self, task_id: str, states: Collection[RunState]) -> list[Run]:
         """All runs of a task in these states, by id."""

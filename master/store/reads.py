@@ -6,6 +6,7 @@ come in. Lists of tasks are in `master.store.lists`.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
@@ -112,13 +113,23 @@ class RunReads(Tx):
         return [row[0] for row in self.all(sql, prefix, prefix + AFTER_PREFIX, limit)]
 
     def list_runs(
-        self, task_id: str, *, states: Collection[RunState] | None, limit: int, cursor: str | None
+        self,
+        task_id: str,
+        *,
+        states: Collection[RunState] | None,
+        limit: int,
+        cursor: str | None,
+        agents: Collection[str] | None = None,
     ) -> Page[Run]:
         """See `ReadTx.list_runs`; in the order they were added."""
-        after = number_of(cursor, missing=0)
         wanted = "" if states is None else f" AND state IN ({marks(len(states))})"
+        values: list[Any] = [task_id, number_of(cursor, missing=0), *(states or ())]
+        if agents is not None:
+            # As one value: a fleet has more agents than a statement may have places.
+            wanted += " AND agent_id IN (SELECT value FROM json_each(?))"
+            values.append(json.dumps(list(agents)))
         sql = f"SELECT num FROM runs WHERE seq = {_SEQ_OF} AND num > ?{wanted} ORDER BY num LIMIT ?"
-        nums = [row[0] for row in self.all(sql, task_id, after, *(states or ()), limit + 1)]
+        nums = [row[0] for row in self.all(sql, *values, limit + 1)]
         page = nums[:limit]
         items = self.runs(f"WHERE num IN ({marks(len(page))}) ORDER BY num", page)
         return Page(items=items, next_cursor=str(page[-1]) if len(nums) > limit else None)
