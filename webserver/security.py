@@ -49,10 +49,11 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request: the name of the token and its role."""
+    """Who sends a request: the name of the token or session, its role, its id."""
 
     name: str
     role: Role
+    id: str = ""
 
 
 class AllowedHosts:
@@ -97,7 +98,7 @@ class _Callers:
             return known[1]
         self._known.pop(digest, None)
         answer = self._master.read(self._method, digest)
-        caller = Caller(name=str(answer["name"]), role=Role(answer["role"]))
+        caller = Caller(name=str(answer["name"]), role=Role(answer["role"]), id=str(answer.get("id", "")))
         self._known[digest] = (now_s + REMEMBER_S, caller)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import flask
 
 from webserver import languages
-from webserver.pages import access, filters
+from webserver.pages import access, filters, tokens
 from webserver.pages.door import PageDoor
 from webserver.services import Services
 from webserver.static_files import StaticFiles
@@ -18,7 +18,7 @@ def install(app: flask.Flask, web: Services) -> None:
     filters.install(app)
     static = StaticFiles()
     door = PageDoor(web, static)
-    for noun in (access,):
+    for noun in (access, tokens):
         noun.add(door)
     app.register_blueprint(static.blueprint())
     app.register_blueprint(door.blueprint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import flask
 from flask_babel import gettext as _
 
-from common.errors import Forbidden, InvalidRequest
+from common.errors import InvalidRequest, LoginExpired, LoginRefused, LoginUsed
 from webserver import languages
 from webserver.pages.door import THEME_COOKIE, THEMES, PageDoor, Visit, set_session
 from webserver.security import session_cookie
@@ -41,8 +41,8 @@ def log_in(visit: Visit, link: str) -> flask.Response:
     about = f"{_browser(request)}, {address}"
     try:
         answer = visit.web.master.act("log_in", link, address, about)
-    except Forbidden as error:
-        return visit.render("login.html", status=403, fault=error.message, next_path="/")
+    except LoginRefused as error:
+        return visit.render("login.html", status=error.status, fault=_refusal(error), next_path="/")
     response = visit.redirect(local_path(request.form.get("next")))
     set_session(response, request, answer["session"])
     return response
@@ -77,6 +77,15 @@ def local_path(text: str | None) -> str:
     """`text` if it is a path of this server, else the home page: nobody is sent elsewhere."""
     odd = not text or not text.startswith("/") or text.startswith("//") or not text.isprintable() or "\\" in text
     return "/" if odd else str(text)
+
+
+def _refusal(error: LoginRefused) -> str:
+    """Why a link is no good, and what to do."""
+    if isinstance(error, LoginUsed):
+        return _("This link was used already. Make a fresh one as told below.")
+    if isinstance(error, LoginExpired):
+        return _("This link is too old. Make a fresh one as told below.")
+    return _("This link is not known here. Make a fresh one as told below.")
 
 
 def _browser(request: flask.Request) -> str:

@@ -68,6 +68,11 @@ class Visit:
         return self.caller
 
     @property
+    def session_id(self) -> str:
+        """The id of this session among those that the master lists."""
+        return self.who.id
+
+    @property
     def csrf(self) -> str:
         """What a form of this session carries to show that it is one of ours."""
         return csrf_token(self.secret) if self.secret is not None else ""
