@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.browser import Pages, assert_fits
+from tests.support.browser import Pages, assert_accessible, assert_fits
 
 Event = Literal["console", "weberror", "request"]
 
@@ -53,3 +53,10 @@ def test_what_does_not_fit_is_noticed(strangers_pages: Pages) -> None:
     )
     with pytest.raises(AssertionError, match=r"the page is \d+ px wide, the screen 390 px"):
         assert_fits(page)
+
+
+def test_what_not_everybody_can_use_is_noticed(strangers_pages: Pages) -> None:
+    page = strangers_pages.open("/login", logged_in=False)
+    page.evaluate("() => { document.querySelector('main').append(document.createElement('button')) }")
+    with pytest.raises(AssertionError, match="button-name: Buttons must have discernible text\n    .*button"):
+        assert_accessible(page)

@@ -156,10 +156,10 @@ class Pages:
             self._contexts.remove(context)
         return self._session
 
-    def log_in(self, page: Page) -> None:
-        """Log a browser in as a person does: through a fresh login link and its button."""
-        page.goto(self.login_link(), wait_until="load")
-        page.locator("main form button[type=submit]").click()
+    def log_in(self, page: Page, link: str | None = None) -> None:
+        """Log a browser in as a person does: through a login link, a fresh one by default, and its button."""
+        page.goto(link or self.login_link(), wait_until="load")
+        page.locator("main form button[type=submit].main").click()
         page.wait_for_url(f"{self.url}/")
 
     def login_link(self) -> str:
