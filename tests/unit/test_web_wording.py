@@ -67,7 +67,33 @@ def test_the_steps_of_an_attempt_carry_times() -> None:
         {"run_id": ID, "attempt": 1, "state": "failed", "steps": [[1_700_000_000_000, "sent TERM"]]}
     )
     assert answer["steps"] == [{"at": "2023-11-14T22:13:20.000Z", "text": "sent TERM"}]
+    assert answer["silences"] == [] and answer["cancel_requested_at"] is None
     assert list(answer) == [field.name for field in msgspec.structs.fields(shapes.Attempt)]
+
+
+def test_the_silences_of_an_attempt_carry_times_and_one_may_last() -> None:
+    over, lasting = {"since_ms": 0, "until_ms": 1_000}, {"since_ms": 2_000, "until_ms": None}
+    view = {"run_id": ID, "attempt": 1, "state": "running", "silences": [over, lasting], "cancel_requested_at_ms": 5}
+    answer = wording.attempt({**view, "cancel_reason": "request"})
+    assert answer["silences"] == [
+        {"since": "1970-01-01T00:00:00.000Z", "until": "1970-01-01T00:00:01.000Z"},
+        {"since": "1970-01-01T00:00:02.000Z", "until": None},
+    ]
+    assert (answer["cancel_requested_at"], answer["cancel_reason"]) == ("1970-01-01T00:00:00.005Z", "request")
+    assert msgspec.convert(answer, shapes.Attempt)
+
+
+def test_what_is_told_as_codes_has_exactly_the_promised_fields() -> None:
+    args = {"failed": 2, "total": 4, "limit": 0.25, "agent": "web-1"}
+    reason = {"code": "fail_rate", "detail": "2 of 4", "run_id": ID, "args": args}
+    more = {"code": "more", "args": {"number": 2}, "count": 2}
+    answer = wording.task({**task_view(ID), "reason": reason, "waiting": [more]})
+    assert msgspec.convert(answer, shapes.Task).reason == shapes.Reason(**reason)
+    busy = {"code": "agent_busy", "args": {"agent": "web-1", "held": 1, "slots": 1}}
+    run = wording.run({**run_view(ID, 1), "waiting": [busy]})
+    assert msgspec.convert(run, shapes.Run).waiting == [shapes.RunWaiting(**busy)]
+    why = wording.explanation({"run": run_view(ID, 1), "verdicts": [{**busy, "text": "web-1 is busy", "since_ms": 0}]})
+    assert msgspec.convert(why, shapes.Explanation).verdicts[0].args == busy["args"]
 
 
 def test_an_agents_facts_keep_their_names_and_word_their_times() -> None:

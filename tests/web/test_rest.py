@@ -117,7 +117,8 @@ def test_preview_stores_nothing(stack: Stack) -> None:
     answer = stack.http.post("tasks/preview", request(targets=["one", "two"]))
     assert answer.status == 200
     preview = convert(answer.json, shapes.Preview)
-    assert [target.name for target in preview.targets] == ["one", "two"] and preview.plan
+    assert [target.name for target in preview.targets] == ["one", "two"] and preview.plan == "2 hosts"
+    assert (preview.summary.total, preview.summary.able, preview.summary.addressed) == (2, 2, True)
     convert(answer.json["targets"][0], shapes.Target)
     stack.http.post("tasks/preview", request(targets=["nobody"])).refused(422, "invalid_request", "targets[0]")
     assert stack.count_tasks() == before
