@@ -195,14 +195,17 @@ class Client:
     def tasks(
         self,
         *,
-        state: str | None = None,
+        state: str | Sequence[str] | None = None,
         agent: str | None = None,
         name: str | None = None,
         since: str | None = None,
         page: int = 100,
     ) -> Iterator[Task]:
-        """Tasks, the newest first, fetched `page` at a time as they are asked for. `since`: RFC 3339."""
-        yield from self._list(Task, "/tasks", {"state": state, "agent": agent, "name": name, "since": since}, page)
+        """Tasks, the newest first, fetched `page` at a time as they are asked for. `state`: one or several; `since` and
+        `until` (created before): RFC 3339."""
+        query = {"state": _several(state), "agent": agent, "name": name, "since": since, "until": until}
+        yield from self._list(Task, "/tasks", query, page)
+        until: str | None = None,
 
     def script(self, task_id: str) -> bytes:
         """The task's script, byte for byte as submitted."""
@@ -228,9 +231,13 @@ class Client:
 
     # Runs
 
-    def runs(self, task_id: str, *, state: str | None = None, page: int = 500) -> Iterator[Run]:
-        """The runs of a task, fetched `page` at a time as they are asked for."""
-        yield from self._list(Run, f"/tasks/{_part(task_id)}/runs", {"state": state}, page)
+    def runs(
+        self, task_id: str, *, state: str | Sequence[str] | None = None, agent: str | None = None, page: int = 500
+    ) -> Iterator[Run]:
+        """The runs of a task, fetched `page` at a time as they are asked for. `state`: one or several; `agent`: of
+        agents with this in their name."""
+        query = {"state": _several(state), "agent": agent}
+        yield from self._list(Run, f"/tasks/{_part(task_id)}/runs", query, page)
 
     def run(self, run_id: str) -> Run:
         """A run by its id."""
@@ -293,9 +300,12 @@ class Client:
 
     # Agents
 
-    def agents(self, *, page: int = 500) -> Iterator[Agent]:
-        """All agents, fetched `page` at a time."""
-        yield from self._list(Agent, "/agents", {}, page)
+    def agents(
+        self, *, state: str | Sequence[str] | None = None, match: str | None = None, page: int = 500
+    ) -> Iterator[Agent]:
+        """Agents by name, fetched `page` at a time. `state`: one or several; `match`: text in their name, host name or
+        a `label=value`."""
+        yield from self._list(Agent, "/agents", {"state": _several(state), "q": match}, page)
 
     def agent(self, agent: str) -> Agent:
         """An agent by id or name."""
@@ -394,3 +404,8 @@ def _after(offset: int, kept: int, gaps: Sequence[tuple[int, int]]) -> int:
         kept -= before
         position = start + length
     return position + kept
+def _several(states: str | Sequence[str] | None) -> str | None:
+    """One or several words as one parameter."""
+    return states if states is None or isinstance(states, str) else ",".join(states)
+
+

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import flask
 import msgspec
+from msgspec import UnsetType
 from werkzeug.routing import BaseConverter
 
 from common.errors import InvalidRequest, Malformed, MusterError, TooLarge, UnsupportedContentType
@@ -31,10 +33,29 @@ _encode = msgspec.json.Encoder().encode
 _PREFERENCE = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9}(?:\.[0-9]{1,9})?)"?\s*(?:;.*)?\Z', re.IGNORECASE)
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,200}\Z")
 Fn = TypeVar("Fn", bound=Callable[..., Any])
+E = TypeVar("E", bound=StrEnum)
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all query parameters. A parameter not given is `UNSET`, or has its default."""
+
+
+def several(kind: type[E], text: str | UnsetType, *, field: str) -> list[E] | None:
+    """The values of `kind` that a comma-separated parameter names; None when it is not given. Raises `InvalidRequest`
+    naming `field`."""
+    if isinstance(text, UnsetType):
+        return None
+    try:
+        return [kind(part) for part in dict.fromkeys(text.split(","))]
+    except ValueError:
+        raise InvalidRequest.of(field, f"must be one or more, separated by commas, of {', '.join(kind)}") from None
+
+
+def list_of(kind: type[StrEnum], description: str) -> msgspec.Meta:
+    """What the document says of a parameter that `several` reads."""
+    words = "|".join(kind)
+    pattern = f"^(?:{words})(?:,(?:{words}))*$"
+    return msgspec.Meta(description=description, extra_json_schema={"pattern": pattern, "examples": [",".join(kind)]})
 
 
 class IdConverter(BaseConverter):

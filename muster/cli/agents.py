@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.options import Failure, connect, json_option, server_options
+from muster.cli.options import Failure, Several, connect, json_option, server_options
 
 if TYPE_CHECKING:
     from muster.client import Agent, Client
+
+_STATES = ("online", "offline", "draining", "conflict")
 
 
 @click.group(invoke_without_command=True)
@@ -24,10 +26,10 @@ def agents(ctx: click.Context, as_json: bool, url: str | None, token: str | None
         _print_agents(connect(url, token, data), as_json)
 
 
-def _print_agents(client: Client, as_json: bool) -> None:
+def _print_agents(client: Client, as_json: bool, *, state: str | None = None, match: str | None = None) -> None:
     from muster.cli.output import ago, print_json, print_table
 
-    found = list(client.agents())
+    found = list(client.agents(state=state, match=match))
     if as_json:
         print_json([dict(agent.raw) for agent in found])
         return
@@ -66,11 +68,20 @@ def _fact(name: str, value: object) -> str:
 
 
 @agents.command("list")
+@click.option(
+    "--state",
+    metavar="STATE,…",
+    type=Several(*_STATES),
+    help=f"only those in one of these states: {', '.join(_STATES)}",
+)
+@click.option("--match", metavar="TEXT", help="only those with this in their name, host name or a label=value")
 @json_option
 @server_options
-def list_agents(as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
+def list_agents(
+    state: str | None, match: str | None, as_json: bool, url: str | None, token: str | None, data: Path | None
+) -> None:
     """List the agents."""
-    _print_agents(connect(url, token, data), as_json)
+    _print_agents(connect(url, token, data), as_json, state=state, match=match)
 
 
 @agents.command("show")

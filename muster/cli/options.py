@@ -67,6 +67,23 @@ class Share(click.ParamType[float]):
         return share
 
 
+class Several(click.ParamType[str]):
+    """One or several of some words, separated by commas."""
+
+    name = "words"
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The words as they are sent, each one known."""
+        given = [part.strip() for part in str(value).split(",")]
+        for word in given:
+            if word not in self._words:
+                self.fail(f"{word!r} is none of {', '.join(self._words)}", param, ctx)
+        return ",".join(given)
+
+
 def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
     """`K=V` texts as a map. Raises `click.BadParameter` naming `option`."""
     found: dict[str, str] = {}

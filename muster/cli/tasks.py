@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from muster.cli.options import connect, json_option, seconds, server_options
+from muster.cli.options import Several, connect, json_option, seconds, server_options
 
 if TYPE_CHECKING:
     from muster.client import Client, Explanation, Run, Task
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _STATES = ("waiting", "running", "succeeded", "failed", "cancelled")
 
 
-def _since(text: str | None) -> str | None:
-    """`--since`: an RFC 3339 time, or how long ago."""
+def _moment(text: str | None) -> str | None:
+    """`--since` and `--until`: an RFC 3339 time, or how long ago."""
     if text is None:
         return None
     try:
@@ -29,12 +29,18 @@ def _since(text: str | None) -> str | None:
 
 
 @click.command()
-@click.option("--state", type=click.Choice(_STATES), help="only those in this state")
+@click.option(
+    "--state",
+    metavar="STATE,…",
+    type=Several(*_STATES),
+    help=f"only those in one of these states: {', '.join(_STATES)}",
+)
 @click.option("--agent", metavar="NAME", help="only those with a run on this agent")
 @click.option("--name", metavar="TEXT", help="only those with this in their name")
 @click.option(
     "--since", metavar="TIME", help="only those submitted since: 2h ago, or a time such as 2026-11-30T12:00:00Z"
 )
+@click.option("--until", metavar="TIME", help="only those submitted before: 1h ago, or a time")
 @click.option("--limit", metavar="N", type=click.IntRange(1), default=50, show_default=True, help="at most so many")
 @json_option
 @server_options
@@ -43,6 +49,7 @@ def tasks(
     agent: str | None,
     name: str | None,
     since: str | None,
+    until: str | None,
     limit: int,
     as_json: bool,
     url: str | None,
@@ -53,8 +60,10 @@ def tasks(
     from muster.cli.output import ago, counts, print_json, print_table
 
     client = connect(url, token, data)
-    since = _since(since)
-    found = list(islice(client.tasks(state=state, agent=agent, name=name, since=since, page=min(limit, 500)), limit))
+    listed = client.tasks(
+        state=state, agent=agent, name=name, since=_moment(since), until=_moment(until), page=min(limit, 500)
+    )
+    found = list(islice(listed, limit))
     if as_json:
         print_json([dict(task.raw) for task in found])
         return

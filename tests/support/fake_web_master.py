@@ -277,7 +277,9 @@ class FakeWebMaster:
     def do_retry_task(self, task_id: str, only: str) -> dict[str, Any]:
         return self._task(task_id)
 
-    def do_list_runs(self, task_id: str, state: str | None, limit: int, cursor: str | None) -> dict[str, Any]:
+    def do_list_runs(
+        self, task_id: str, state: list[str] | None, limit: int, cursor: str | None, agent: str | None = None
+    ) -> dict[str, Any]:
         runs = [run for run in self.runs_of(self._task(task_id)) if state in (None, run["state"])]
         first = int(cursor or 0)
         behind = first + limit

@@ -238,6 +238,19 @@ def test_since_may_be_how_long_ago(server: RestServer) -> None:
     assert server.asked[-1].query["since"] == "2026-01-01T00:00:00Z"
 
 
+def test_lists_take_several_states_and_text(server: RestServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers["GET /tasks"] = page()
+    assert end("tasks", "--state", "running, waiting", "--until", "2026-01-01T00:00:00Z") == 0
+    asked = server.asked[-1].query
+    assert (asked["state"], asked["until"]) == ("running,waiting", "2026-01-01T00:00:00Z")
+    server.answers["GET /agents"] = page()
+    assert end("agents", "list", "--state", "offline,conflict", "--match", "env=prod") == 0
+    asked = server.asked[-1].query
+    assert (asked["state"], asked["q"]) == ("offline,conflict", "env=prod")
+    assert end("tasks", "--state", "running,gone") == 2
+    assert "'gone' is none of waiting, running" in capsys.readouterr().err
+
+
 def test_limit_is_kept_over_pages(server: RestServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers["GET /tasks"] = page(task_json(), task_json(), next="more")
     end("tasks", "--limit", "3")

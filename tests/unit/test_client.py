@@ -173,6 +173,19 @@ def test_lists_are_fetched_page_by_page(server: RestServer, client: Client) -> N
     ]
 
 
+def test_lists_take_several_states(server: RestServer, client: Client) -> None:
+    for path in ("/tasks", "/agents", f"/tasks/{TASK_ID}/runs"):
+        server.answers[f"GET {path}"] = page()
+    assert list(client.tasks(state=["failed", "cancelled"], until="2026-01-01T00:00:00Z")) == []
+    assert list(client.agents(state=("offline",), match="web")) == []
+    assert list(client.runs(TASK_ID, state=["failed", "skipped"], agent="web")) == []
+    assert [dict(asked.query) for asked in server.asked] == [
+        {"state": "failed,cancelled", "until": "2026-01-01T00:00:00Z", "limit": "100"},
+        {"state": "offline", "q": "web", "limit": "500"},
+        {"state": "failed,skipped", "agent": "web", "limit": "500"},
+    ]
+
+
 def test_wait_asks_until_the_task_is_final(server: RestServer, client: Client) -> None:
     ended = task_json(state="failed", reason={"code": "fail_count", "detail": "1 failed", "run_id": RUN_ID})
     server.answers[f"GET /tasks/{TASK_ID}"] = [Said(task_json()), Said(ended)]

@@ -9,6 +9,7 @@ from werkzeug.test import EnvironBuilder
 
 from common.errors import InvalidRequest, Malformed, MusterError, TooLarge, UnsupportedContentType
 from common.requests import TaskRequest
+from webserver.api.agents import AgentListQuery
 from webserver.api.output import OutputQuery
 from webserver.api.tasks import RunListQuery, TaskListQuery, TaskQuery
 from webserver.rest import Nothing, Query, idempotency_key, read_json, read_query, wait_preference
@@ -79,7 +80,14 @@ def test_an_idempotency_key_is_visible_text() -> None:
         (TaskListQuery, "state=", "state"),
         (TaskListQuery, "agent=", "agent"),
         (TaskListQuery, "name=" + "x" * 201, "name"),
+        (TaskListQuery, "state=failed,", "state"),
+        (TaskListQuery, "state=failed,gone", "state"),
+        (TaskListQuery, "state=failed&state=running", "state"),
         (RunListQuery, "state=waiting", "state"),
+        (RunListQuery, "state=failed,waiting", "state"),
+        (RunListQuery, "agent=", "agent"),
+        (AgentListQuery, "state=away", "state"),
+        (AgentListQuery, "q=", "q"),
         (RunListQuery, "cursor=", "cursor"),
         (OutputQuery, "offset=-1", "offset"),
         (OutputQuery, "attempt=0", "attempt"),
@@ -93,6 +101,18 @@ def test_a_parameter_that_is_not_understood_is_refused_by_name(shape: type[Query
     with pytest.raises(InvalidRequest) as caught:
         read_query(request(query=query), shape)
     assert [fault.field for fault in caught.value.fields] == [field]
+
+
+def test_a_query_says_what_the_master_is_asked_for() -> None:
+    query = read_query(request(query="state=running,waiting,running&name=x&since=2026-01-01T00:00:00Z"), TaskListQuery)
+    assert query.where() == {"state": ["running", "waiting"], "name": "x", "since_ms": 1_767_225_600_000}
+    query = read_query(request(query="until=2026-01-01T00:00:00.5Z&agent=a"), TaskListQuery)
+    assert query.where() == {"agent": "a", "until_ms": 1_767_225_600_500}
+    assert read_query(request(query="state=offline,conflict&q=env%3Dprod"), AgentListQuery).where() == {
+        "state": ["offline", "conflict"],
+        "q": "env=prod",
+    }
+    assert read_query(request(query=""), AgentListQuery).where() == {}
 
 
 @given(

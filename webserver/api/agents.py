@@ -8,10 +8,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from common.errors import Conflict, NotFound, StoreFull
+from common.model import AgentState
 from webserver import shapes, wording
-from webserver.api.tasks import Cursor, Limit
+from webserver.api.tasks import Cursor, Limit, Text
 from webserver.cursors import unseal
-from webserver.rest import Answer, Call, Nothing, Noun, Query, Reply
+from webserver.rest import Answer, Call, Nothing, Noun, Query, Reply, list_of, several
 
 noun = Noun("agents", "The hosts' daemons that run scripts.")
 
@@ -23,8 +24,21 @@ Slots = Annotated[int, msgspec.Meta(ge=1, le=10_000, description="attempts at on
 class AgentListQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which agents to list."""
 
+    state: Annotated[str, list_of(AgentState, "in one of these states, separated by commas")] | UnsetType = UNSET
+    q: (
+        Annotated[Text, msgspec.Meta(description="with this in their name, host name, or `label=value`, in any case")]
+        | UnsetType
+    ) = UNSET
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        several(AgentState, self.state, field="state")
+
+    def where(self) -> dict[str, Any]:
+        """What the master is asked for."""
+        asked = {"state": several(AgentState, self.state, field="state"), "q": self.q}
+        return {name: value for name, value in asked.items() if value is not None and value is not UNSET}
 
 
 class AgentChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,8 +51,10 @@ class AgentChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 @noun.operation("GET", "/agents", query=AgentListQuery, answers={200: Answer("Agents, by name.", shapes.AgentPage)})
 def list_agents(call: Call) -> Any:
     """List agents."""
-    cursor = unseal("agents", call.query.cursor)
-    return wording.page("agents", call.web.master.read("list_agents", call.query.limit, cursor), wording.agent)
+    query: AgentListQuery = call.query
+    cursor = unseal("agents", query.cursor)
+    page = call.web.master.read("list_agents", query.limit, cursor, query.where())
+    return wording.page("agents", page, wording.agent)
 
 
 @noun.operation(

@@ -14,7 +14,19 @@ from common.model import RunState, TaskState
 from common.requests import TaskRequest, check
 from webserver import shapes, wording
 from webserver.cursors import unseal
-from webserver.rest import Answer, Call, Header, Nothing, Noun, Query, Reply, idempotency_key, wait_preference
+from webserver.rest import (
+    Answer,
+    Call,
+    Header,
+    Nothing,
+    Noun,
+    Query,
+    Reply,
+    idempotency_key,
+    list_of,
+    several,
+    wait_preference,
+)
 from webserver.server import PATIENT
 
 noun = Noun("tasks", "Scripts submitted to run on agents.")
@@ -25,10 +37,9 @@ Wait = Annotated[
     float, msgspec.Meta(ge=0, le=60, description="answer when the task is final, or after this many seconds")
 ]
 _RFC3339 = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$"
-Since = Annotated[
-    str,
-    msgspec.Meta(description="created at or after", extra_json_schema={"format": "date-time", "pattern": _RFC3339}),
-]
+_MOMENT = {"format": "date-time", "pattern": _RFC3339}
+Since = Annotated[str, msgspec.Meta(description="created at or after", extra_json_schema=_MOMENT)]
+Until = Annotated[str, msgspec.Meta(description="created before", extra_json_schema=_MOMENT)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 # Equal requests have equal bytes whatever the order of keys and the white space were.
@@ -44,20 +55,41 @@ class TaskQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class TaskListQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which tasks to list."""
 
-    state: TaskState | UnsetType = UNSET
+    state: Annotated[str, list_of(TaskState, "in one of these states, separated by commas")] | UnsetType = UNSET
     agent: Annotated[Text, msgspec.Meta(description="with a run on it: id, name, former name")] | UnsetType = UNSET
     name: Annotated[Text, msgspec.Meta(description="with this in their name, in any case")] | UnsetType = UNSET
     since: Since | UnsetType = UNSET
+    until: Until | UnsetType = UNSET
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        several(TaskState, self.state, field="state")
+
+    def where(self) -> dict[str, Any]:
+        """What the master is asked for."""
+        asked: dict[str, Any] = {"agent": self.agent, "name": self.name}
+        if self.state is not UNSET:
+            asked["state"] = several(TaskState, self.state, field="state")
+        if self.since is not UNSET:
+            asked["since_ms"] = wording.wall_ms(self.since, field="since")
+        if self.until is not UNSET:
+            asked["until_ms"] = wording.wall_ms(self.until, field="until")
+        return {name: value for name, value in asked.items() if value is not UNSET}
 
 
 class RunListQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which runs of a task to list."""
 
-    state: RunState | UnsetType = UNSET
+    state: Annotated[str, list_of(RunState, "in one of these states, separated by commas")] | UnsetType = UNSET
+    agent: Annotated[Text, msgspec.Meta(description="of agents with this in their name, in any case")] | UnsetType = (
+        UNSET
+    )
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        several(RunState, self.state, field="state")
 
 
 class RetryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,12 +153,9 @@ def preview(call: Call) -> Any:
 def list_tasks(call: Call) -> Any:
     """List tasks."""
     query: TaskListQuery = call.query
-    where: dict[str, Any] = {"state": query.state, "agent": query.agent, "name": query.name}
-    if query.since is not UNSET:
-        where["since_ms"] = wording.wall_ms(query.since, field="since")
-    given = {name: value for name, value in where.items() if value is not UNSET}
     cursor = unseal("tasks", query.cursor)
-    return wording.page("tasks", call.web.master.read("list_tasks", given, query.limit, cursor), wording.task)
+    page = call.web.master.read("list_tasks", query.where(), query.limit, cursor)
+    return wording.page("tasks", page, wording.task)
 
 
 @noun.operation(
@@ -166,9 +195,10 @@ def get_script(call: Call) -> flask.Response:
 def list_runs(call: Call) -> Any:
     """List a task's runs."""
     query: RunListQuery = call.query
-    state = None if query.state is UNSET else query.state.value
+    state = several(RunState, query.state, field="state")
+    agent = None if query.agent is UNSET else query.agent
     cursor = unseal("runs", query.cursor)
-    page = call.web.master.read("list_runs", call.path["task_id"], state, query.limit, cursor)
+    page = call.web.master.read("list_runs", call.path["task_id"], state, query.limit, cursor, agent)
     return wording.page("runs", page, wording.run)
 
 
