@@ -29,12 +29,14 @@ from muster.records import (
     Event,
     Explanation,
     Group,
+    LoginLink,
     Output,
     Preview,
     Record,
     Run,
     Target,
     Task,
+    Token,
     Verification,
     read,
 )
@@ -64,6 +66,7 @@ __all__ = [
     "FieldError",
     "Group",
     "InvalidRequest",
+    "LoginLink",
     "MusterError",
     "NotConfigured",
     "NotFound",
@@ -73,6 +76,7 @@ __all__ = [
     "Target",
     "Task",
     "TaskOptions",
+    "Token",
     "Unauthorized",
     "Unavailable",
     "Unreachable",
@@ -199,13 +203,13 @@ class Client:
         agent: str | None = None,
         name: str | None = None,
         since: str | None = None,
+        until: str | None = None,
         page: int = 100,
     ) -> Iterator[Task]:
         """Tasks, the newest first, fetched `page` at a time as they are asked for. `state`: one or several; `since` and
         `until` (created before): RFC 3339."""
         query = {"state": _several(state), "agent": agent, "name": name, "since": since, "until": until}
         yield from self._list(Task, "/tasks", query, page)
-        until: str | None = None,
 
     def script(self, task_id: str) -> bytes:
         """The task's script, byte for byte as submitted."""
@@ -337,6 +341,26 @@ class Client:
         """A permission for one new host to enrol, good once and for a day."""
         return read(AgentToken, self._transport.call("POST", "/api/v1/agent-tokens").json())
 
+    # Who may use it
+
+    def login_link(self, name: str | None = None) -> LoginLink:
+        """A link that logs a browser in under `name` (left out: the name of this client's token), once."""
+        body = {} if name is None else {"name": name}
+        return read(LoginLink, self._transport.call("POST", "/api/v1/login-links", body=body).json())
+
+    def tokens(self) -> list[Token]:
+        """All API tokens and browsers' sessions that are good, the newest first."""
+        return list(self._list(Token, "/tokens", {}, None))
+
+    def add_token(self, name: str) -> Token:
+        """A new API token, its secret in `token`. `Conflict` when one has that name."""
+        answer = self._transport.call("POST", "/api/v1/tokens", body={"name": name}, repeatable=False)
+        return read(Token, answer.json())
+
+    def revoke_token(self, token_id: str) -> None:
+        """Refuse an API token from now on, or end a session. `Conflict` for the token of `admin.token`."""
+        self._transport.call("DELETE", f"/api/v1/tokens/{_part(token_id)}", repeatable=False)
+
     # The service itself
 
     def ready(self) -> tuple[bool, list[str]]:
@@ -381,6 +405,11 @@ def _task_request(script: bytes | str, options: Mapping[str, Any]) -> dict[str, 
     return request
 
 
+def _several(states: str | Sequence[str] | None) -> str | None:
+    """One or several words as one parameter."""
+    return states if states is None or isinstance(states, str) else ",".join(states)
+
+
 def _part(text: str) -> str:
     # An empty part would name another resource; the server answers 404 for a blank one.
     return quote(text, safe="") or "%20"
@@ -404,8 +433,3 @@ def _after(offset: int, kept: int, gaps: Sequence[tuple[int, int]]) -> int:
         kept -= before
         position = start + length
     return position + kept
-def _several(states: str | Sequence[str] | None) -> str | None:
-    """One or several words as one parameter."""
-    return states if states is None or isinstance(states, str) else ",".join(states)
-
-

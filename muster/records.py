@@ -207,6 +207,29 @@ class AgentToken(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoginLink(Record):
+    """An address at which a browser can log in, once."""
+
+    url: str
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token(Record):
+    """An API token, or the session of a browser (`kind` is `api` or `session`). `token`: the secret, of a new one."""
+
+    id: str
+    name: str
+    kind: str = "api"
+    role: str = "admin"
+    created_at: datetime | None = None
+    last_used_at: datetime | None = None
+    expires_at: datetime | None = None
+    about: str = ""
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation(Record):
     """Why a run is where it is: the sentences of the code that dispatches."""
 

@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     does: str
 
 
-_TASKS, _FLEET, _SERVICE = "Tasks", "Agents", "Service"
+_TASKS, _FLEET, _ACCESS, _SERVICE = "Tasks", "Agents", "Access", "Service"
 COMMANDS: Final[dict[str, Entry]] = {
     "run": Entry("run", "run", _TASKS, "run a script on agents and follow it live"),
     "tasks": Entry("tasks", "tasks", _TASKS, "list tasks, the newest first"),
@@ -39,6 +39,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "retry": Entry("tasks", "retry", _TASKS, "run a task that has ended again, under the same id"),
     "agents": Entry("agents", "agents", _FLEET, "list, label, drain and forget agents"),
     "agent-token": Entry("tokens", "agent_token", _FLEET, "make a join token for a new host"),
+    "login": Entry("access", "login", _ACCESS, "print a link that logs a browser in, once"),
+    "tokens": Entry("access", "tokens", _ACCESS, "list, add and revoke API tokens, and browsers' sessions"),
     "up": Entry("up", "up", _SERVICE, "start everything on this machine"),
     "master": Entry("daemons", "master", _SERVICE, "the master alone, for a service manager"),
     "web": Entry("daemons", "web", _SERVICE, "the webserver alone"),
@@ -71,14 +73,14 @@ class LazyGroup(click.Group):
         if name not in COMMANDS and not name.startswith("-"):
             import difflib
 
-            close = difflib.get_close_matches(name, COMMANDS, n=2)
+            close = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.7)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
             ctx.fail(f"there is no command {name!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands by heading, without importing any."""
-        for heading in (_TASKS, _FLEET, _SERVICE):
+        for heading in (_TASKS, _FLEET, _ACCESS, _SERVICE):
             rows = [(name, entry.does) for name, entry in COMMANDS.items() if entry.heading == heading]
             with formatter.section(heading):
                 formatter.write_dl(rows)

@@ -29,6 +29,7 @@ _MASTER_STAGE, _WEB_STAGE, _AGENT_STAGE = 0, 1, 2
 _STOP_S: Final = 15.0
 _HURRY_S: Final = 5.0
 _SPARE_S: Final = 10.0
+_LINK_WITHIN_S: Final = 3.0
 _WEB_RPC: Final = HostPort("127.0.0.1", 7442)
 # Of the caller's environment these are not for daemons: they would name another server or another settings file.
 _NOT_FOR_DAEMONS: Final = (
@@ -139,7 +140,9 @@ def _supervise(settings: Settings, places: Places, local_agents: list[LocalAgent
             notify.ready()  # a service manager may have started us
             ready = {child.role for child in supervisor.children if child.was_ready}
             there = [local for local in local_agents if local.name in ready]
-            screen.say(welcome(places, there, named_data=named_data, missing=len(local_agents) - len(there)))
+            missing = len(local_agents) - len(there)
+            link, link_s = login_link(places), settings.login_link_age
+            screen.say(welcome(places, there, named_data=named_data, missing=missing, link=link, link_s=link_s))
 
     running = programs(settings, places, local_agents, os.environ)
     last = max(program.stage for program in running)
@@ -161,12 +164,37 @@ def write_url(places: Places) -> None:
     temporary.replace(places.data_dir / "url")
 
 
-def welcome(places: Places, local_agents: list[LocalAgent], *, named_data: bool, missing: int = 0) -> str:
-    """What the person sees once all is ready: `local_agents` are, `missing` more are not."""
+def login_link(places: Places) -> str | None:
+    """A fresh link for the person who sees the welcome; None when there is none to be had."""
+    from muster.address import NotConfigured
+    from muster.client import Client, MusterError
+
+    try:
+        token = (places.data_dir / "admin.token").read_text("ascii").strip()
+        with Client(places.url, token, timeout_s=_LINK_WITHIN_S, retry_for_s=0.0) as client:
+            return client.login_link().url
+    except (OSError, ValueError, NotConfigured, MusterError):
+        return None  # the welcome says how to get one; nothing else depends on it
+
+
+def welcome(
+    places: Places,
+    local_agents: list[LocalAgent],
+    *,
+    named_data: bool,
+    missing: int = 0,
+    link: str | None = None,
+    link_s: float = 0.0,
+) -> str:
+    """What the person sees once all is ready: `local_agents` are, `missing` more are not; `link` logs a browser in."""
     command = _command()
     data = f" --data {shlex.quote(str(places.data_dir))}" if named_data else ""
     names = ", ".join(local.name for local in local_agents[:8]) + (", …" if len(local_agents) > 8 else "")
     lines = ["", f"muster is ready: {places.url}"]
+    if link is not None:
+        lines += [f"  log in         {link}  (once, {_length(link_s)}; `{command} login{data}` prints another)"]
+    else:
+        lines += [f"  log in         {command} login{data}   prints the link to open"]
     if local_agents or missing:
         lines += [f"  agents here    {names or 'none'}" + (f" ({missing} not ready: see above)" if missing else "")]
     lines += [
@@ -178,6 +206,10 @@ def welcome(places: Places, local_agents: list[LocalAgent], *, named_data: bool,
         lines += ["                 (start with --rpc 0.0.0.0:7441 first: other hosts cannot reach the loopback)"]
     lines += [f"  log files      {places.data_dir / 'logs'}", "  Ctrl-C stops   and lets running scripts finish", ""]
     return "\n".join(lines) + "\n"
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
 
 
 def _command() -> str:

@@ -349,6 +349,9 @@ def test_the_welcome_has_lines_to_paste(tmp_path: Path, monkeypatch: pytest.Monk
     assert "cannot reach the loopback" in welcome(places(tmp_path, "127.0.0.1:7441"), [], named_data=False)
     assert "--data" not in welcome(places(tmp_path), [], named_data=False)
     assert "agents here" not in text
+    assert f"  log in         '{script}' login --data {tmp_path}   prints the link to open\n" in text
+    text = welcome(places(tmp_path), [], named_data=False, link="http://h/login/x", link_s=600.0)
+    assert f"  log in         http://h/login/x  (once, 10 minutes; `'{script}' login` prints another)\n" in text
     agents = prepare(tmp_path, agents=2, endpoint="tcp://x:1", hostname="h")
     assert "agents here    h-1, h-2\n" in welcome(places(tmp_path), agents, named_data=False)
     one_missing = welcome(places(tmp_path), agents[:1], named_data=False, missing=1)

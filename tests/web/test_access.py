@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -85,3 +86,12 @@ def test_a_name_that_cannot_be_is_refused(stack: Stack, body: dict[str, Any]) ->
     stack.http.post("tokens", body).refused(422, "invalid_request")
     if body:
         stack.http.post("login-links", body).refused(422, "invalid_request")
+
+
+def test_the_secret_of_a_login_link_reaches_no_log(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = stack.http.post("login-links").json["url"].rsplit("/", 1)[1]
+    stack.http.get(f"/login/{secret}/more")
+    stack.http.call("PUT", f"/login/{secret}")
+    everything = "".join(str(record.__dict__) for record in caplog.records)
+    assert "/login/…" in everything and secret not in everything
