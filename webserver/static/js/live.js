@@ -17,7 +17,8 @@ function show(state) {
 
 /**
  * Follow the events at `path`, from `after` (an event's id, or null for a fresh start).
- * `on` maps kinds (`task`, `run`, `agent`, `output`, `reset`) to functions of the parsed object.
+ * `on` maps kinds (`task`, `run`, `agent`, `output`, `reset`) to functions of the parsed object and the event's id, which
+ * is "0" in a snapshot but for its last event.
  * `mark: false` leaves the page's live mark alone (for a second stream). Answers {close()}.
  */
 export function follow(path, after, on, { mark = true } = {}) {
@@ -36,7 +37,7 @@ export function follow(path, after, on, { mark = true } = {}) {
       else reload();
       return;
     }
-    on[event.type]?.(JSON.parse(event.data));
+    on[event.type]?.(JSON.parse(event.data), event.lastEventId);
   }
 
   function open() {
