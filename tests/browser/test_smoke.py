@@ -58,5 +58,5 @@ def test_what_does_not_fit_is_noticed(strangers_pages: Pages) -> None:
 def test_what_not_everybody_can_use_is_noticed(strangers_pages: Pages) -> None:
     page = strangers_pages.open("/login", logged_in=False)
     page.evaluate("() => { document.querySelector('main').append(document.createElement('button')) }")
-    with pytest.raises(AssertionError, match="button-name: Buttons must have discernible text\n    .*button"):
+    with pytest.raises(AssertionError, match="button-name: Buttons must have discernible text"):
         assert_accessible(page)
