@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Any, Literal
 
 import flask
@@ -11,8 +10,8 @@ from msgspec import UNSET, UnsetType
 
 from common.errors import Conflict, KeyReused, NotFound, StoreFull
 from common.model import RunState, TaskState
-from common.requests import TaskRequest, check
-from webserver import shapes, wording
+from common.requests import TaskRequest
+from webserver import shapes, submission, wording
 from webserver.cursors import unseal
 from webserver.rest import (
     Answer,
@@ -41,9 +40,6 @@ _MOMENT = {"format": "date-time", "pattern": _RFC3339}
 Since = Annotated[str, msgspec.Meta(description="created at or after", extra_json_schema=_MOMENT)]
 Until = Annotated[str, msgspec.Meta(description="created before", extra_json_schema=_MOMENT)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-
-# Equal requests have equal bytes whatever the order of keys and the white space were.
-_canonical = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class TaskQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,18 +111,11 @@ class RetryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 )
 def submit(call: Call) -> Reply:
     """Submit a task."""
-    request: TaskRequest = call.body
-    settings = call.web.settings
-    check(request, max_script=settings.max_script, max_targets=settings.max_targets)
     headers = flask.request.environ
     preferred_s = wait_preference(headers.get("HTTP_PREFER"))
-    meta = {
-        "idempotency_key": idempotency_key(headers.get("HTTP_IDEMPOTENCY_KEY")),
-        "body_sha256": hashlib.sha256(_canonical(request)).hexdigest(),
-        "submitted_by": call.caller.name,
-    }
+    key = idempotency_key(headers.get("HTTP_IDEMPOTENCY_KEY"))
     headers[PATIENT] = preferred_s is not None
-    view, created = call.web.master.add_task(_plain(request), meta, wait_s=preferred_s or 0.0)
+    view, created = submission.submit(call.web, call.body, by=call.caller.name, key=key, wait_s=preferred_s or 0.0)
     answer_headers = {"Location": f"/api/v1/tasks/{view['id']}"}
     if preferred_s is not None:
         answer_headers["Preference-Applied"] = f"wait={preferred_s:g}"
@@ -142,9 +131,7 @@ def submit(call: Call) -> Reply:
 )
 def preview(call: Call) -> Any:
     """Show what submitting this task would do. Nothing is stored."""
-    settings = call.web.settings
-    check(call.body, max_script=settings.max_script, max_targets=settings.max_targets)
-    return wording.preview(call.web.master.read("preview_task", _plain(call.body)))
+    return wording.preview(submission.preview(call.web, call.body))
 
 
 @noun.operation(
@@ -237,8 +224,3 @@ cancel_task = _order("cancel", "cancel_task", "Cancel: what has not begun never 
 pause_task = _order("pause", "pause_task", "Begin no further runs until resumed.")
 resume_task = _order("resume", "resume_task", "Go on with a paused task.")
 retry_task = _order("retry", "retry_task", "Run a final task again, under the same ids.", RetryRequest)
-
-
-def _plain(request: TaskRequest) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(request, builtin_types=(bytes,))
-    return plain
