@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import flask
 
-from webserver import languages
-from webserver.pages import access, filters, tokens
+from webserver import languages, said
+from webserver.pages import access, filters, task, tasks, tokens
 from webserver.pages.door import PageDoor
 from webserver.services import Services
 from webserver.static_files import StaticFiles
@@ -16,9 +16,10 @@ def install(app: flask.Flask, web: Services) -> None:
     languages.install(app)
     app.jinja_options = {**app.jinja_options, "finalize": filters.finalize, "trim_blocks": True, "lstrip_blocks": True}
     filters.install(app)
+    app.jinja_env.globals.update(said=said, share_words=tasks.share_words)
     static = StaticFiles()
     door = PageDoor(web, static)
-    for noun in (access, tokens):
+    for noun in (access, task, tasks, tokens):
         noun.add(door)
     app.register_blueprint(static.blueprint())
     app.register_blueprint(door.blueprint)

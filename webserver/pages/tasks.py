@@ -1,0 +1,98 @@
+"""The list of tasks: filtered, page by page, kept up to date by the page's script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import flask
+from flask_babel import gettext as _
+from flask_babel import ngettext
+
+from common.errors import InvalidRequest
+from common.model import TaskState
+from webserver.cursors import seal, unseal
+from webserver.pages.door import PageDoor, Visit
+from webserver.wording import wall_ms
+
+PERIODS_S = {"1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
+_PAGE = 50
+_FIELDS = ("state", "name", "agent", "period", "since", "until")
+
+
+def add(door: PageDoor) -> None:
+    """Add the routes."""
+    door.get("/tasks")(show)
+
+
+def show(visit: Visit) -> flask.Response:
+    """A page of the list."""
+    asked = {name: flask.request.args.get(name, "").strip() for name in _FIELDS}
+    after = visit.web.streams.mark(None, output=False)
+    faults: dict[str, str] = {}
+    where = _where(visit, asked, faults)
+    found: Mapping[str, Any] = {"items": [], "next": None, "previous": None}
+    cursor = flask.request.args.get("cursor")
+    if not faults:
+        found = visit.web.master.read("list_tasks", where, _PAGE, unseal("tasks", cursor or None))
+    given = {name: value for name, value in asked.items() if value}
+    return visit.render(
+        "tasks.html",
+        status=422 if faults else 200,
+        tasks=found["items"],
+        asked=asked,
+        faults=faults,
+        after=after,
+        narrowed=bool(given),
+        first=not cursor,
+        live=not cursor and not {"agent", "until", "since"} & given.keys(),
+        newest=_address(given),
+        older=_address(given, seal("tasks", found["next"])) if found["next"] else None,
+        newer=_address(given, seal("tasks", found["previous"])) if found.get("previous") else None,
+        limit=_PAGE,
+    )
+
+
+def share_words(task: Mapping[str, Any]) -> str:
+    """How far a task is, in words, as `shareWords` of static/js/task_rows.js."""
+    counts = task["counts"]
+    over = sum(counts.get(state, 0) for state in ("succeeded", "failed", "cancelled", "skipped", "expired"))
+    if over == task["total"]:
+        said = ngettext("%(num)s run", "%(num)s runs", over)
+    else:
+        said = _("%(over)s of %(total)s", over=over, total=task["total"])
+    if counts.get("failed"):
+        said += " · " + ngettext("%(num)s failed", "%(num)s failed", counts["failed"])
+    return str(said)
+
+
+def _where(visit: Visit, asked: Mapping[str, str], faults: dict[str, str]) -> dict[str, Any]:
+    """What the master is asked for; what cannot be asked is told in `faults`."""
+    where: dict[str, Any] = {}
+    states = [state for state in asked["state"].split(",") if state]
+    if any(state not in TaskState for state in states):
+        faults["state"] = _("There is no such state.")
+    elif states:
+        where["state"] = states
+    for name in ("name", "agent"):
+        if len(asked[name]) > 200:
+            faults[name] = _("At most 200 characters.")
+        elif asked[name]:
+            where[name] = asked[name]
+    if asked["period"] in PERIODS_S:
+        where["since_ms"] = visit.web.clock.wall_ms() - 1000 * PERIODS_S[asked["period"]]
+    elif asked["period"]:
+        faults["period"] = _("There is no such period.")
+    for name in ("since", "until"):
+        if asked[name]:
+            try:
+                where[f"{name}_ms"] = wall_ms(asked[name], field=name)
+            except InvalidRequest:
+                faults["period"] = _("This is not a time such as 2026-11-30T15:04:05Z.")
+    return where
+
+
+def _address(given: Mapping[str, str], cursor: str | None = None) -> str:
+    query = {**given, **({"cursor": cursor} if cursor else {})}
+    return "/tasks" + (f"?{urlencode(query)}" if query else "")
