@@ -80,6 +80,28 @@ class ReadTx(Protocol):
         """Tasks that fit, newest first. A cursor that is none raises `InvalidRequest`. A page before another that would
         reach beyond the newest task is the first page, and whole."""
 
+    def count_tasks(self) -> dict[TaskState, int]:
+        """How many tasks there are in each state; states without any are left out. Costs the same however many."""
+
+    def running_tasks(self, *, limit: int) -> list[Task]:
+        """Running tasks, the latest begun first; among very many, of the newest only."""
+
+    def waiting_tasks(self, *, limit: int) -> list[Task]:
+        """Tasks that wait, and running ones with ready runs, the newest first."""
+
+    def ended_tasks(self, *, limit: int) -> list[Task]:
+        """Tasks that have ended, the latest end first."""
+
+    def failed_tasks(self, *, since_ms: int, limit: int) -> list[Task]:
+        """Failed tasks that ended at `since_ms` (wall time) or later, the latest end first."""
+
+    def halted_tasks(self, *, limit: int) -> list[Task]:
+        """Tasks that have not ended and wait for a person, the newest first: stopped by their rule, or paused while
+        they have ready runs."""
+
+    def count_offered(self, agent_id: str, *, most: int) -> int:
+        """How many tasks offer a run to this agent alone, counted up to `most`."""
+
     def get_spec(self, task_id: str) -> TaskSpec | None:
         """The spec of a task, or None."""
 

@@ -6,13 +6,13 @@ Only reads, from one snapshot; `muster verify` shows the answer, tests demand an
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
 import msgspec
 
-from common.model import FINAL_STATES, HELD_STATES, TASK_FINAL_STATES, RunState
+from common.model import FINAL_STATES, HELD_STATES, TASK_FINAL_STATES, RunState, TaskState
 from master import lifecycle
 from master.store import rows, statements
 from master.store.schema import COUNTED
@@ -67,8 +67,16 @@ def _totals(db: sqlite3.Connection) -> Iterator[str]:
     if kept != found:
         yield f"the runs per state are {_listed(found)}, but the store counts {_listed(kept)}"
 
+    tasks = {
+        TaskState(state): number for state, number in db.execute("SELECT state, count(*) FROM tasks GROUP BY state")
+    }
+    stored = db.execute("SELECT state, number FROM task_counts WHERE number != 0")
+    known = {TaskState(state): number for state, number in stored}
+    if known != tasks:
+        yield f"the tasks per state are {_listed(tasks)}, but the store counts {_listed(known)}"
 
-def _listed(counts: dict[RunState, int]) -> str:
+
+def _listed(counts: Mapping[RunState, int] | Mapping[TaskState, int]) -> str:
     return ", ".join(f"{number} {state.value}" for state, number in sorted(counts.items())) or "none"
 
 

@@ -15,7 +15,7 @@ from common.log import fields
 
 logger = logging.getLogger(__name__)
 
-REVISIONS: Final = {"versions": "0003", "output_versions": "0001"}
+REVISIONS: Final = {"versions": "0004", "output_versions": "0001"}
 """The newest migration of each folder; a database that carries it is opened without Alembic."""
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 

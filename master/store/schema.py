@@ -27,6 +27,9 @@ metadata = MetaData()
 COUNTED: Final = tuple(RunState)
 """The run states in the order of the `n_…` columns of `tasks`."""
 
+HALTED: Final = "ended_at_ms IS NULL AND (paused = 1 OR stopped = 1)"
+"""What a task fulfils that was paused, or stopped by its rule, and has not ended."""
+
 tasks = Table(
     "tasks",
     metadata,
@@ -63,6 +66,19 @@ tasks = Table(
     Index("tasks_created", "created_at_ms"),
     Index("tasks_name", "name_folded"),
     Index("tasks_ready", "queue", "created_at_ms", sqlite_where=text("n_ready > 0")),
+    # Of the tasks that have ended, the latest; of those that have not, those that wait for a person.
+    Index("tasks_ended", "ended_at_ms", sqlite_where=text("ended_at_ms IS NOT NULL")),
+    Index("tasks_failed", "ended_at_ms", sqlite_where=text("state = 'failed'")),
+    Index("tasks_halted", "created_at_ms", sqlite_where=text(HALTED)),
+)
+
+# How many tasks there are in each state; to count them in their index takes too long for a page.
+task_counts = Table(
+    "task_counts",
+    metadata,
+    Column("state", Text, primary_key=True),
+    Column("number", Integer, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 specs = Table(

@@ -87,6 +87,10 @@ TASK_OF_KEY: Final = sql(
     .join(t.specs, t.specs.c.seq == t.tasks.c.seq)
     .where(t.specs.c.idempotency_key == p("key"))
 )
+# state, by how many there are more
+COUNT_TASKS: Final = (
+    f"{_insert(t.task_counts)} ON CONFLICT (state) DO UPDATE SET number = task_counts.number + excluded.number"
+)
 
 # --- runs
 GET_RUN: Final = sql(_run.where(t.runs.c.id == p("id")))

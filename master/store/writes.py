@@ -7,16 +7,18 @@ engine clock's mark; every commit stores them.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from common import wire
 from common.errors import Conflict, VersionConflict
-from common.model import Attempt, Run, RunState, Task, TaskSpec
+from common.model import Attempt, Run, RunState, Task, TaskSpec, TaskState
 from master.store import rows, statements
 from master.store.findings import findings
 from master.store.fleet import FleetReads, FleetWrites
 from master.store.lists import TaskLists
 from master.store.offers import OfferReads, OfferWrites, set_scope
+from master.store.overview import OverviewReads
 from master.store.passed import Passed
 from master.store.reads import RunReads, TaskReads, Tx
 
@@ -34,7 +36,7 @@ class Verifies(Tx):
         return findings(self.db)
 
 
-class SqliteReadTx(TaskReads, TaskLists, RunReads, OfferReads, FleetReads, Verifies):
+class SqliteReadTx(TaskReads, TaskLists, OverviewReads, RunReads, OfferReads, FleetReads, Verifies):
     """A snapshot."""
 
     __slots__ = ()
@@ -52,6 +54,7 @@ class Counters:
         self.wall_ms = 0
         self.run_counts: dict[RunState, int] = {}
         self._batch_counts: dict[RunState, int] = {}
+        self._batch_tasks: Counter[TaskState] = Counter()
         self.passed = Passed()
 
     def load(self, db: sqlite3.Connection) -> None:
@@ -78,6 +81,7 @@ class Counters:
         """See `writer.Ledger`."""
         for state, number in tx.counted.items():
             self._batch_counts[state] = self._batch_counts.get(state, 0) + number
+        self._batch_tasks.update(tx.counted_tasks)
         tx.keep_spans()
 
     def seal(self, db: sqlite3.Connection) -> None:
@@ -89,23 +93,28 @@ class Counters:
             sums[state] = sums.get(state, 0) + number
         values = (self.commit_seq, self.submit_seq, self.event_seq, self.engine_s, self.wall_ms)
         db.execute(statements.SEAL, (*values, rows.run_counts_blob(sums)))
+        changed = [(state.value, number) for state, number in self._batch_tasks.items() if number]
+        if changed:
+            db.executemany(statements.COUNT_TASKS, changed)
 
     def committed(self) -> None:
         """See `writer.Ledger`."""
         for state, number in self._batch_counts.items():
             self.run_counts[state] = self.run_counts.get(state, 0) + number
         self._batch_counts.clear()
+        self._batch_tasks.clear()
 
     def undone(self) -> None:
         """See `writer.Ledger`."""
         self._batch_counts.clear()
+        self._batch_tasks.clear()
         self.passed.forget()
 
 
-class SqliteWriteTx(TaskReads, TaskLists, RunReads, OfferWrites, FleetWrites, Verifies):
+class SqliteWriteTx(TaskReads, TaskLists, OverviewReads, RunReads, OfferWrites, FleetWrites, Verifies):
     """A transaction that may change things; lives for one closure."""
 
-    __slots__ = ("_commit_seq", "_counters", "_runs", "_tasks", "counted")
+    __slots__ = ("_commit_seq", "_counters", "_runs", "_tasks", "counted", "counted_tasks")
 
     def __init__(self, db: sqlite3.Connection, counters: Counters) -> None:
         super().__init__(db, counters.passed)
@@ -115,6 +124,7 @@ class SqliteWriteTx(TaskReads, TaskLists, RunReads, OfferWrites, FleetWrites, Ve
         self._tasks: dict[str, tuple[Task, str | None]] = {}
         self._runs: dict[str, tuple[Run, int]] = {}
         self.counted: dict[RunState, int] = {}
+        self.counted_tasks: Counter[TaskState] = Counter()
 
     @property
     def commit_seq(self) -> int:
@@ -186,6 +196,7 @@ class SqliteWriteTx(TaskReads, TaskLists, RunReads, OfferWrites, FleetWrites, Ve
         self.add_offers(runs, task_id=task.id, scope=scope, offered=task.offered)
         self._tasks[task.id] = (task, scope)
         self._counters.submit_seq = max(self._counters.submit_seq, task.seq)
+        self.counted_tasks[task.state] += 1
         for run in runs:
             self.counted[run.state] = self.counted.get(run.state, 0) + 1
 
@@ -198,6 +209,9 @@ class SqliteWriteTx(TaskReads, TaskLists, RunReads, OfferWrites, FleetWrites, Ve
             sql, values = statements.MOVE_TASK, (task.state.value, *rows.moving_task_row(task))
         if known is None or self.db.execute(sql, (*values, known[0].seq, expect)).rowcount != 1:
             raise VersionConflict(f"task {task.id} was changed by somebody else or is gone: read it again")
+        if known[0].state is not task.state:
+            self.counted_tasks[known[0].state] -= 1
+            self.counted_tasks[task.state] += 1
         self._tasks[task.id] = (task, known[1])
 
     def save_run(self, run: Run, *, expect: int) -> None:

@@ -137,6 +137,12 @@ def contents(tx: ReadTx) -> dict[str, Any]:
         "events": tx.events_after(0, limit=100),
         "script": tx.blob_piece(SCRIPT_SHA256, offset=0, length=1_000),
         "run_counts": tx.count_runs(),
+        "task_counts": tx.count_tasks(),
+        "ended": [task.id for task in tx.ended_tasks(limit=10)],
+        "failed": [task.id for task in tx.failed_tasks(since_ms=0, limit=10)],
+        "halted": [task.id for task in tx.halted_tasks(limit=10)],
+        "running": [task.id for task in tx.running_tasks(limit=10)],
+        "waiting": [task.id for task in tx.waiting_tasks(limit=10)],
         "oldest_ready_ms": tx.oldest_ready_ms(),
         "deadline": tx.next_deadline(),
     }
