@@ -161,7 +161,7 @@ class Enrolment:
                 labels=stored.labels if about.labels is None else about.labels,
                 former_names=list(dict.fromkeys([*stored.former_names, *former]))[-_FORMER_NAMES:],
             )  # fmt: skip
-            plain = {"facts": {}, "last_seen_at_ms": None}
+            plain: dict[str, Any] = {"facts": {}, "last_seen_at_ms": None}
             if afresh or evolve(fresh, **plain) != evolve(stored, **plain):
                 tell(change, agent_id)
             return saved(change, stored, fresh)

@@ -1,13 +1,13 @@
-"""One stream of events, built once for all who follow it: of one task, or of everything.
+"""One stream of events, built once for all who follow it: of one task, of one run, or of everything.
 
 The change feed says only what has changed. A channel fetches those things, each once however often it changed
 meanwhile, and appends them to its log; followers read the log at their own pace, and one that falls behind what the log
 still holds is brought up to date from the master. So memory is bounded whatever a task prints and however slowly
 somebody reads, and nobody's slowness delays another.
 
-A follower of a task can count on the order: a run is told to be under way before its output, all its output before its
-end, the runs' ends before the task's; output without gap or repeat. A snapshot keeps that order too: what has ended is
-told as it was before, then its output, then its end.
+A follower of a task or a run can count on the order: a run is told to be under way before its output, all its output
+before its end, the runs' ends before the task's; output without gap or repeat. A snapshot keeps that order too: what
+has ended is told as it was before, then its output, then its end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from common.clock import Clock
 from common.errors import MusterError, NotFound
 from common.model import FINAL_STATES, TASK_FINAL_STATES
 from webserver import wording
+from webserver.fetching import Key, View, changed_agents, changed_runs, runs_of
 from webserver.output_reader import OutputReader
 from webserver.sse import ID_STEP, KEEPALIVE, Entry, EventLog, Mark, Progress, event, output_event, trim, with_id
 
@@ -32,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 KEEPALIVE_S = 15.0
 _SEND_BYTES = 64 * 1024
-_PAGE = 500
-_FEW = 8
 _PACE_LEAST_S = 0.01
 _PACE_MOST_S = 0.25
 _RETRY_S = 0.5
@@ -41,13 +40,12 @@ _DIRTY_MOST = 20_000
 _ENDED_MOST = 5_000
 _RESET = with_id(event("reset", b"{}"), 0)
 _encode = msgspec.json.Encoder().encode
-View = Mapping[str, Any]
 Sent = dict[str, Mark]
 Told = tuple[bytes, str | None, Mark | None]  # an unfinished event; for output, its run and the mark behind it
 
 
 class Channel:
-    """The events of one task (`task_id`), or of all (None); with or without output.
+    """The events of what `key` names.
 
     `seq` is the feed row up to which the feed was read when the channel was made; every later row must be noted.
     """
@@ -57,13 +55,11 @@ class Channel:
         reader: OutputReader,
         clock: Clock,
         *,
-        task_id: str | None,
-        output: bool,
+        key: Key,
         seq: int,
         log_bytes: Callable[[], int],
     ) -> None:
-        self.task_id = task_id
-        self.output = output
+        self.key = key
         self.followers = 0
         self.fell_behind = 0
         self.idle_since_s = clock.monotonic_s()
@@ -71,11 +67,12 @@ class Channel:
         self._master = reader.master
         self._clock = clock
         self._log_bytes = log_bytes
-        self._log = EventLog(base_id=seq * ID_STEP)
+        self._log = EventLog(base_id=max(1, seq * ID_STEP))  # id 0 is no place to go on from
         self._seq = seq
         self._begun = False  # somebody has followed it, so its log is a continuation
-        self._progress = Progress(ended_most=_ENDED_MOST if task_id is None else None)
-        self._told: dict[str, int] = {}  # hash of the last event about a task or run
+        self._progress = Progress(ended_most=_ENDED_MOST if key.everything else None)
+        self._told: dict[str, tuple[int, int | None]] = {}  # the last event's hash, and after which reading it was told
+        self._readings = 0  # how often a follower had things from elsewhere than the log
         self._dirty: dict[tuple[str, str], int] = {}  # (kind, id) → last feed row that named it, in order of rows
         self._fetching = BoundedSemaphore(1)  # what is fetched under it is as new as its place in the log says
         self._grown = Event()
@@ -87,13 +84,13 @@ class Channel:
     # -- what comes from the feed ------------------------------------------------------------------------------------
 
     def note(self, seq: int, kind: str, item_id: str) -> None:
-        """Feed row `seq` names a changed `task` or `run`, or new `output` of the run `item_id`."""
-        if kind == "output" and not self.output:
+        """Feed row `seq` names a changed `task`, `run` or `agent`, or new `output` of the run `item_id`."""
+        if kind == "output" and not self.key.output:
             return
         self._seq = seq
         self._dirty.pop((kind, item_id), None)
         self._dirty[kind, item_id] = seq
-        if len(self._dirty) > _DIRTY_MOST and self.task_id is None:
+        if len(self._dirty) > _DIRTY_MOST and self.key.everything:
             self.break_off()
         self._wake.set()
 
@@ -122,6 +119,12 @@ class Channel:
         grown, self._grown = self._grown, Event()
         grown.set()
 
+    def mark(self) -> int:
+        """The id behind which everything is told that is not yet so when the master is asked from now on."""
+        self._begin()
+        self.idle_since_s = self._clock.monotonic_s()
+        return self._log.last_id
+
     # -- following ---------------------------------------------------------------------------------------------------
 
     def follow(self, after: int | None) -> Generator[bytes, None, None]:
@@ -142,7 +145,7 @@ class Channel:
                 self._keep_pumping()
                 if position < self._log.start:
                     self.fell_behind += 1
-                    position, sent = yield from self._catch_up(sent, reset=self.task_id is None)
+                    position, sent = yield from self._catch_up(sent, reset=self.key.everything)
                 elif position == self._log.end:
                     if not self._grown.wait(timeout=KEEPALIVE_S):
                         yield KEEPALIVE
@@ -172,16 +175,16 @@ class Channel:
     def _catch_up(self, sent: Sent, *, reset: bool) -> Generator[bytes, None, tuple[int, Sent]]:
         """Bring a follower that has had output up to `sent` up to date; answers (position, marks) to go on from."""
         opening = _RESET if reset else b""
-        if self.task_id is None:
-            self._begun = True  # of everything there is no snapshot
+        if self.key.everything:
+            self._begin()  # of everything there is no snapshot
             position = self._log.end
             yield opening + with_id(b"", self._log.last_id)
             return position, {}
         if opening:
             yield opening
         with self._fetching:
-            first, last, target = self._snapshot(self.task_id)
-            self._begun = True
+            first, last, target = self._snapshot()
+            self._begin()
             position, last_id = self._log.end, self._log.last_id
         held = b""  # one event is held back: the last of all carries the id from which the client can go on
         for unfinished in self._missing(first, last, sent, target):
@@ -191,24 +194,32 @@ class Channel:
         yield with_id(held, last_id)
         return position, target
 
-    def _snapshot(self, task_id: str) -> tuple[list[bytes], list[bytes], Sent]:
+    def _begin(self) -> None:
+        """Somebody goes on from here with what the master told: the next event of each thing is no repeat to them."""
+        self._begun = True
+        self._readings += 1
+
+    def _snapshot(self) -> tuple[list[bytes], list[bytes], Sent]:
         """Events to tell before the output and behind it, and the marks up to which output belongs to the snapshot.
 
         An end whose output was not published in full is left to the log.
         """
-        task = self._master.get_task(task_id)
-        over = task["state"] in TASK_FINAL_STATES
-        first = [event("task", _encode(wording.task_under_way(task) if over else wording.task(task)))]
+        first: list[bytes] = []
         last: list[bytes] = []
         target: Sent = {}
-        for view in self._runs(task_id):
+        over = False
+        if self.key.task_id is not None:
+            task = self._master.get_task(self.key.task_id)
+            over = task["state"] in TASK_FINAL_STATES
+            first.append(event("task", _encode(wording.task_under_way(task) if over else wording.task(task))))
+        for view in runs_of(self._master, self.key):
             mark = self._known_mark(view)
             target[view["id"]] = mark
             if view["state"] not in FINAL_STATES or not view.get("output_bytes"):
                 first.append(event("run", _encode(wording.run(view))))
                 continue
             first.append(event("run", _encode(wording.run_under_way(view))))
-            if not self.output or mark >= Mark(view["attempt"], view["output_bytes"]):
+            if not self.key.output or mark >= Mark(view["attempt"], view["output_bytes"]):
                 last.append(event("run", _encode(wording.run(view))))
             else:
                 over = False
@@ -219,7 +230,7 @@ class Channel:
     def _known_mark(self, view: View) -> Mark:
         """How far this run's output was published, now at the latest: what was written before belongs to snapshots."""
         run_id = view["id"]
-        if not self.output:
+        if not self.key.output:
             return Mark(view["attempt"], 0)
         mark = self._progress.mark(run_id)
         if mark is None:
@@ -266,7 +277,7 @@ class Channel:
         dirty, self._dirty = self._dirty, {}
         try:
             with self._fetching:
-                views = self._changed_runs([item_id for kind, item_id in dirty if kind == "run"])
+                views = self._views(dirty)
                 while dirty:
                     (kind, item_id), seq = next(iter(dirty.items()))
                     self._publish(kind, item_id, seq, views)
@@ -281,9 +292,18 @@ class Channel:
             self.break_off()
         return True
 
+    def _views(self, dirty: Mapping[tuple[str, str], int]) -> dict[str, View]:
+        """Views of what is dirty, so far as they come more cheaply together than one by one."""
+        runs = [item_id for kind, item_id in dirty if kind == "run"]
+        agents = [item_id for kind, item_id in dirty if kind == "agent"]
+        known = changed_runs(self._master, self.key, runs, total=len(self._progress))
+        return {**known, **changed_agents(self._master, agents)}
+
     def _publish(self, kind: str, item_id: str, seq: int, views: Mapping[str, View]) -> None:
         try:
-            if kind == "output":
+            if kind == "agent":
+                self._append(seq, self._agent_events(item_id, views.get(item_id)))
+            elif kind == "output":
                 self._append(seq, self._output_events(item_id, None))
             elif kind == "run":
                 view = views.get(item_id) or self._master.read("get_run", item_id)
@@ -305,7 +325,7 @@ class Channel:
             entry = Entry(event_id, with_id(unfinished, event_id))
             if run_id is not None and mark is not None:
                 self._progress.reach(run_id, mark)
-                if self.task_id is not None:  # of everything there is no snapshot that a follower could be ahead of
+                if not self.key.everything:  # of everything there is no snapshot that a follower could be ahead of
                     entry = entry._replace(run_id=run_id, mark=mark)
             self._log.append(entry, limit=self._log_bytes())
             held = following
@@ -314,8 +334,8 @@ class Channel:
     def _task_events(self, task_id: str) -> Iterator[Told]:
         """What is new of a task; before its end, all that is new of its runs."""
         view = self._master.get_task(task_id)
-        if self.task_id is not None and view["state"] in TASK_FINAL_STATES:
-            for run in self._runs(task_id):
+        if self.key.task_id is not None and view["state"] in TASK_FINAL_STATES:
+            for run in runs_of(self._master, self.key):
                 yield from self._run_events(run)
         yield from self._object("task", task_id, wording.task(view))
 
@@ -323,9 +343,9 @@ class Channel:
         """What is new of a run, its output before itself."""
         run_id, attempt = view["id"], view["attempt"]
         published = self._progress.mark(run_id) or Mark(attempt, 0)
-        if self.output and published < Mark(attempt, view.get("output_bytes") or 0):
+        if self.key.output and published < Mark(attempt, view.get("output_bytes") or 0):
             yield from self._output_events(run_id, view)
-        yield from self._object("run", run_id, wording.run(view))
+        yield from self._object("run", run_id, wording.run(view), lasting=view["state"] in FINAL_STATES)
         if view["state"] == "running":
             self._progress.begin(run_id, attempt)
 
@@ -342,28 +362,20 @@ class Channel:
         if not found and view is not None:
             self._progress.reach(run_id, Mark(view["attempt"], view.get("output_bytes") or 0))
 
-    def _object(self, kind: str, item_id: str, worded: Any) -> Iterator[Told]:
+    def _agent_events(self, agent_id: str, view: View | None) -> Iterator[Told]:
+        """An agent as it is, or that it was forgotten."""
+        try:
+            worded = wording.agent(view or self._master.read("get_agent", agent_id))
+        except NotFound:
+            worded = {"id": agent_id, "forgotten": True}
+        yield from self._object("agent", agent_id, worded)
+
+    def _object(self, kind: str, item_id: str, worded: Any, *, lasting: bool = False) -> Iterator[Told]:
+        """The event, unless it is the last one about this again. What was another way meanwhile may have been seen
+        that way by whoever read it from the master, except where it cannot come back (`lasting`)."""
         raw = _encode(worded)
-        digest = hash(raw)
-        if self._told.pop(item_id, None) != digest:
+        fresh = (hash(raw), None if lasting else self._readings)
+        if self._told.pop(item_id, None) != fresh:
             yield event(kind, raw), None, None
-        self._told[item_id] = digest
+        self._told[item_id] = fresh
         trim(self._told)
-
-    # -- reading from the master -------------------------------------------------------------------------------------
-
-    def _runs(self, task_id: str) -> Iterator[View]:
-        cursor: str | None = None
-        while True:
-            page = self._master.read("list_runs", task_id, None, _PAGE, cursor)
-            yield from page["items"]
-            cursor = page["next"]
-            if cursor is None:
-                return
-
-    def _changed_runs(self, wanted: list[str]) -> dict[str, View]:
-        """Views of these runs, where one listing is cheaper than asking for each."""
-        if self.task_id is None or len(wanted) <= _FEW or len(wanted) * 20 < len(self._progress):
-            return {}
-        names = set(wanted)
-        return {view["id"]: view for view in self._runs(self.task_id) if view["id"] in names}

@@ -271,6 +271,22 @@ class Agent(Shape, frozen=True, kw_only=True):
     enrolled_at: Moment
 
 
+class AgentSamples(Shape, frozen=True, kw_only=True):
+    """The last hour of an agent's load: at most one point in `interval_s`, the oldest first.
+
+    It begins anew with the master, and lacks the time in which the agent was not heard.
+    """
+
+    interval_s: Annotated[int, msgspec.Meta(description="seconds")]
+    points: Annotated[
+        list[tuple[int, float | None, int | None, float | None]],
+        msgspec.Meta(
+            description="[milliseconds since 1970, CPU in percent (mean), bytes of memory used, load of one minute]; "
+            "null: the agent did not say"
+        ),
+    ]
+
+
 class AgentToken(Shape, frozen=True, kw_only=True):
     """A permission to enrol one host, good once; `line` is what to paste there."""
 

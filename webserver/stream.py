@@ -1,8 +1,9 @@
 """Event streams of the webserver: one long poll of the master's change feed, told on to everybody who follows.
 
-The poll runs only while somebody follows or may come back soon. Rows go to the channel of their task and to that of
-everything; a channel without followers is kept a while, so that a client that lost its connection can go on where it
-was. When the feed cannot be followed without a gap, every stream begins anew with the event `reset`.
+The poll runs only while somebody follows or may come back soon. Rows go to the channels of their run, of their task and
+of everything; a channel without followers is kept a while, so that a client that lost its connection can go on where it
+was, and a page where it was made. When the feed cannot be followed without a gap, every stream begins anew with the
+event `reset`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gevent.lock import BoundedSemaphore
 from common.clock import Clock
 from common.errors import MusterError
 from webserver.channel import Channel
+from webserver.fetching import Key
 from webserver.master_client import MasterClient
 from webserver.output_reader import OutputReader
 
@@ -31,8 +33,8 @@ _IDLE_MOST = 100
 _FEED_WAIT_S = 20.0
 _FEED_ROWS = 1000
 _RETRY_S = 0.3
+_KINDS = frozenset({"task", "run", "output", "agent"})
 _OPENING = b"retry: 1000\n: events\n\n"
-Key = tuple[str | None, bool]
 
 
 class EventStreams:
@@ -59,20 +61,31 @@ class EventStreams:
         """How often a follower was slower than its channel's log is long."""
         return self._fell_behind + sum(channel.fell_behind for channel in self._channels.values())
 
-    def follow(self, task_id: str | None, *, output: bool, last_event_id: str | None) -> Iterator[bytes]:
-        """A stream's bytes, without end; of the task with this whole id, or of everything.
+    def mark(self, task_id: str | None = None, *, output: bool = False) -> str:
+        """The id from which a page can follow (`?after=`) and miss nothing, if it is made of what the master says after
+        this call: of everything, or without output of the task with this whole id. Good while that very stream, with or
+        without output, is kept.
+
+        Raises what the master answers when it cannot be asked for its feed.
+        """
+        if output and task_id is not None:
+            raise ValueError("a task's output begins with a snapshot: there is nothing to mark")
+        return str(self._channel(Key(task_id, None, output)).mark())
+
+    def follow(self, key: Key, *, after: str | None) -> Iterator[bytes]:
+        """A stream's bytes, without end, behind the event with the id `after`. Ids in `key` are whole ones.
 
         Ends when the webserver stops or the master stays away; the client then comes back with the last id it saw.
         """
-        after = _event_id(last_event_id)
+        place = _event_id(after)
         opening = _OPENING  # told with the first block: whoever has it misses nothing that happens from then on
         try:
             while not self._stopped:
-                with closing(self._channel(task_id, output).follow(after)) as events:
+                with closing(self._channel(key).follow(place)) as events:
                     for block in events:
                         yield opening + block
                         opening = b""
-                after = None  # the channel broke off and has told so
+                place = None  # the channel broke off and has told so
         except MusterError as error:
             logger.debug("a stream ends: %s", error)
         if opening:
@@ -89,14 +102,14 @@ class EventStreams:
 
     # -- channels ----------------------------------------------------------------------------------------------------
 
-    def _channel(self, task_id: str | None, output: bool) -> Channel:
+    def _channel(self, key: Key) -> Channel:
         seq = self._reading()
-        channel = self._channels.get((task_id, output))
+        channel = self._channels.get(key)
         if channel is None or not channel.usable:
-            channel = Channel(
-                self._reader, self._clock, task_id=task_id, output=output, seq=seq, log_bytes=self._log_bytes
-            )
-            self._channels[task_id, output] = channel
+            if len(self._channels) > 2 * _IDLE_MOST:
+                self._forget_idle()
+            channel = Channel(self._reader, self._clock, key=key, seq=seq, log_bytes=self._log_bytes)
+            self._channels[key] = channel
         return channel
 
     def _log_bytes(self) -> int:
@@ -149,18 +162,31 @@ class EventStreams:
         for row in answer["events"]:
             seq, kind, task_id, run_id = row[:4]
             self._seq = seq
-            item_id = task_id if kind == "task" else run_id
-            if kind in ("task", "run", "output") and item_id is not None:
-                for key in ((task_id, True), (task_id, False), (None, True), (None, False)):
-                    channel = self._channels.get(key)
-                    if channel is not None:
-                        channel.note(seq, kind, item_id)
+            item_id = task_id if kind == "task" else run_id  # that of an agent stands where others name a run
+            if item_id is None:
+                continue
+            for key in _concerned(kind, task_id, run_id):
+                channel = self._channels.get(key)
+                if channel is not None:
+                    channel.note(seq, kind, item_id)
 
     def _break_off(self) -> None:
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             self._fell_behind += channel.fell_behind
             channel.break_off()
+
+
+def _concerned(kind: str, task_id: str | None, run_id: str | None) -> list[Key]:
+    """The streams that tell of a row."""
+    if kind not in _KINDS:
+        return []
+    keys = [Key(output=output) for output in (True, False)]
+    if kind != "agent" and task_id is not None:
+        keys += [Key(task_id=task_id, output=output) for output in (True, False)]
+    if kind in ("run", "output"):
+        keys += [Key(run_id=run_id, output=output) for output in (True, False)]
+    return keys
 
 
 def _event_id(text: str | None) -> int | None:

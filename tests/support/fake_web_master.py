@@ -66,6 +66,7 @@ class FakeWebMaster:
         self.tokens = {token_hash(ADMIN): {"name": "admin", "role": "admin"}}
         self.tasks: dict[str, dict[str, Any]] = {}
         self.runs: dict[str, dict[str, Any]] = {}
+        self.agents: dict[str, dict[str, Any]] = {}
         self.output: dict[tuple[str, int], FakeOutput] = {}
         self.by_key: dict[str, str] = {}
         self.rows: list[list[Any]] = []
@@ -188,7 +189,24 @@ class FakeWebMaster:
         self.tasks[run["task_id"]].update(state="running", ended_at_ms=None)
         self.tell("run", run["task_id"], run["id"])
 
-    def tell(self, kind: str, task_id: str, run_id: str | None = None, end: int | None = None) -> None:
+    def agent(self, **fields: Any) -> dict[str, Any]:
+        """A new agent, told on the feed."""
+        view = agent_view(len(self.agents), **fields)
+        self.agents[view["id"]] = view
+        self.tell("agent", None, view["id"])
+        return view
+
+    def change(self, agent: dict[str, Any], **fields: Any) -> None:
+        """The agent is another way now."""
+        agent.update(fields)
+        self.tell("agent", None, agent["id"])
+
+    def forget(self, agent: dict[str, Any]) -> None:
+        """The agent is forgotten."""
+        del self.agents[agent["id"]]
+        self.tell("agent", None, agent["id"])
+
+    def tell(self, kind: str, task_id: str | None, run_id: str | None = None, end: int | None = None) -> None:
         """Append a row to the feed."""
         self.seq += 1
         self.rows.append([self.seq, kind, task_id, run_id, end])
@@ -291,6 +309,14 @@ class FakeWebMaster:
     def do_get_run(self, run_id: str) -> dict[str, Any]:
         return self._run(run_id)
 
+    def do_get_agent(self, agent_id: str) -> dict[str, Any]:
+        if agent_id not in self.agents:
+            raise NotFound(f"There is no agent {agent_id}.")
+        return self.agents[agent_id]
+
+    def do_get_agents(self, agent_ids: list[str]) -> dict[str, Any]:
+        return {"items": [self.agents[agent_id] for agent_id in agent_ids if agent_id in self.agents]}
+
     def do_read_output(self, run_id: str, attempt: int | None, stream: str, offset: int, limit: int) -> dict[str, Any]:
         run = self._run(run_id)
         number = run["attempt"] if attempt is None else attempt
@@ -339,4 +365,13 @@ def run_view(task_id: str, number: int) -> dict[str, Any]:
         "outcome": None, "exit_code": None,
         "signal": None, "killed_by_us": False, "duration": None, "output_bytes": 0, "output_gaps": [],
         "leftovers": [], "detail": None, "steps": [],
+    }  # fmt: skip
+
+
+def agent_view(number: int, **fields: Any) -> dict[str, Any]:
+    """An agent's view as the master gives it."""
+    return {
+        "id": uuid7(), "name": f"host-{number}", "hostname": f"host-{number}.lan", "state": "online", "labels": {},
+        "facts": {"cpus": 2}, "slots": 4, "held": 0, "queues": None, "last_seen_at_ms": 1_700_000_000_000,
+        "enrolled_at_ms": 1_700_000_000_000, "former_names": [], **fields,
     }  # fmt: skip

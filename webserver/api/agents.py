@@ -66,6 +66,17 @@ def get_agent(call: Call) -> Any:
 
 
 @noun.operation(
+    "GET",
+    "/agents/{agent}/samples",
+    answers={200: Answer("What is known of the last hour.", shapes.AgentSamples)},
+    refuses=(NotFound, Conflict),
+)
+def get_agent_samples(call: Call) -> Any:
+    """Look at an agent's load over the last hour."""
+    return call.web.master.read("agent_samples", call.path["agent"])
+
+
+@noun.operation(
     "PATCH",
     "/agents/{agent}",
     body=AgentChanges,

@@ -1,4 +1,4 @@
-"""`/events`, `/tasks/{task_id}/events`: what happens, as server-sent events."""
+"""`/events`, `/tasks/{task_id}/events`, `/runs/{run_id}/events`: what happens, as server-sent events."""
 
 from __future__ import annotations
 
@@ -6,32 +6,49 @@ from typing import Annotated
 
 import flask
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from common.errors import Conflict, NotFound
+from webserver.fetching import Key
 from webserver.rest import Answer, Call, Header, Noun, Query
 from webserver.server import PATIENT
 
 noun = Noun("events", "What happens, as it happens.")
 
 _EVENT_STREAM = "text/event-stream"
+_ID_MOST = 10**18 - 1
 _RESUME = Header("Last-Event-ID", "The id of the last event seen: go on behind it.")
 _ABOUT = (
-    "Events `task` and `run` (the object as JSON), `output` (`run_id`, `attempt`, `stream`, `offset`, and `data` in "
-    "base64), and `reset`: what was told before may lack something, everything that matters follows anew."
+    "Events {kinds}, and `reset`: what was told before may lack something, everything that matters follows anew. "
+    "Kinds that a client does not know are to be passed over."
 )
+_OUTPUT = "`output` (`run_id`, `attempt`, `stream`, `offset`, and `data` in base64)"
+_OF_TASK = _ABOUT.format(kinds=f"`task` and `run` (the object as JSON), {_OUTPUT}")
+_OF_RUN = _ABOUT.format(kinds=f"`run` (the object as JSON), {_OUTPUT}")
+_OF_ALL = _ABOUT.format(
+    kinds="`task`, `run` and `agent` (the object as JSON; of an agent that was forgotten `id` and `forgotten`: true), "
+    + _OUTPUT
+)
+After = Annotated[
+    int,
+    msgspec.Meta(
+        ge=0, le=_ID_MOST, description="as the header Last-Event-ID, for whoever cannot send one; the header wins"
+    ),
+]
 
 
 class EventQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to be told."""
 
     output: Annotated[bool, msgspec.Meta(description="false: no `output` events")] = True
+    after: After | UnsetType = UNSET
 
 
 @noun.operation(
     "GET",
     "/tasks/{task_id}/events",
     query=EventQuery,
-    answers={200: Answer(_ABOUT, content_type=_EVENT_STREAM)},
+    answers={200: Answer(_OF_TASK, content_type=_EVENT_STREAM)},
     headers=[_RESUME],
     refuses=(NotFound, Conflict),
 )
@@ -42,26 +59,46 @@ def task_events(call: Call) -> flask.Response:
     before its end, the runs' ends before the task's.
     """
     view = call.web.master.get_task(call.path["task_id"])
-    return _follow(call, view["id"])
+    return _follow(call, Key(task_id=view["id"], output=call.query.output))
+
+
+@noun.operation(
+    "GET",
+    "/runs/{run_id}/events",
+    query=EventQuery,
+    answers={200: Answer(_OF_RUN, content_type=_EVENT_STREAM)},
+    headers=[_RESUME],
+    refuses=(NotFound, Conflict),
+)
+def run_events(call: Call) -> flask.Response:
+    """Follow one run.
+
+    The run and all its output so far come first. It is told to be under way before its output, and all its output
+    before its end.
+    """
+    view = call.web.master.read("get_run", call.path["run_id"])
+    return _follow(call, Key(run_id=view["id"], output=call.query.output))
 
 
 @noun.operation(
     "GET",
     "/events",
     query=EventQuery,
-    answers={200: Answer(_ABOUT, content_type=_EVENT_STREAM)},
+    answers={200: Answer(_OF_ALL, content_type=_EVENT_STREAM)},
     headers=[_RESUME],
 )
 def all_events(call: Call) -> flask.Response:
     """Follow everything, from now on."""
-    return _follow(call, None)
+    return _follow(call, Key(output=call.query.output))
 
 
-def _follow(call: Call, task_id: str | None) -> flask.Response:
+def _follow(call: Call, key: Key) -> flask.Response:
     environ = flask.request.environ
     environ[PATIENT] = True
-    stream = call.web.streams.follow(task_id, output=call.query.output, last_event_id=environ.get("HTTP_LAST_EVENT_ID"))
-    response = flask.Response(stream, content_type=_EVENT_STREAM)
+    after = environ.get("HTTP_LAST_EVENT_ID", "").strip()
+    if not after and call.query.after is not UNSET:
+        after = str(call.query.after)
+    response = flask.Response(call.web.streams.follow(key, after=after or None), content_type=_EVENT_STREAM)
     response.headers["Cache-Control"] = "no-cache, no-store"
     response.headers["X-Accel-Buffering"] = "no"
     return response
