@@ -35,7 +35,7 @@ def show(visit: Visit) -> flask.Response:
     found: Mapping[str, Any] = {"items": [], "next": None, "previous": None}
     cursor = flask.request.args.get("cursor")
     if not faults:
-        found = visit.web.master.read("list_tasks", where, _PAGE, unseal("tasks", cursor or None))
+        found = visit.web.master.read("list_tasks", where, _PAGE, unseal("tasks", cursor) if cursor else None)
     given = {name: value for name, value in asked.items() if value}
     return visit.render(
         "tasks.html",
@@ -71,7 +71,7 @@ def _where(visit: Visit, asked: Mapping[str, str], faults: dict[str, str]) -> di
     """What the master is asked for; what cannot be asked is told in `faults`."""
     where: dict[str, Any] = {}
     states = [state for state in asked["state"].split(",") if state]
-    if any(state not in TaskState for state in states):
+    if not set(states) <= {state.value for state in TaskState}:
         faults["state"] = _("There is no such state.")
     elif states:
         where["state"] = states
