@@ -40,13 +40,14 @@ from master.ledger import Ledger
 from master.metrics import Metrics, Readiness, Sources
 from master.output import OutputStore
 from master.outputs import Outputs
+from master.overview import Overview
 from master.presence import Fleet
 from master.preview import Previews
 from master.results import Results
 from master.rpc_agent import AgentDoor
 from master.rpc_web import WebDoor
-from master.store.base import ReadTx
 from master.samples import Samples
+from master.store.base import ReadTx
 from master.store.sqlite import SqliteStore
 from master.tasks import Tasks
 from master.waiting import Pulls, Waits
@@ -187,11 +188,14 @@ class Master:
             dispatch=self.dispatch, outputs=self.outputs, results=self.results, submissions=self.submissions,
             settings=settings,
         )  # fmt: skip
+        readiness = Readiness(sources)
+        self.overview = Overview(self.ledger, self.fleet, self.leases, answers=self.answers, readiness=readiness)
         web_door = WebDoor(
             ledger=self.ledger, access=self.access, tasks=self.tasks,
             previews=Previews(self.tasks, self.fleet, self.leases), answers=self.answers, agents=self.agents,
             enrolment=self.enrolment, submissions=self.submissions, output=self.output, feed=self.feed,
-            waits=self.waits, metrics=Metrics(sources), readiness=Readiness(sources), stopping=self._stopping,
+            waits=self.waits, metrics=Metrics(sources), readiness=readiness, overview=self.overview,
+            stopping=self._stopping,
         )  # fmt: skip
         agent_listen, web_listen = self._listen
         self.agent_server = RpcServer(

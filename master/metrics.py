@@ -156,6 +156,14 @@ class Readiness:
         problems = [*self._disk(), *_within("the store", self._store), *_within("the output store", self._output)]
         return {"ready": not problems, "problems": problems, "version": VERSION}
 
+    def known(self) -> list[tuple[str, str]]:
+        """What is known to be in the way, as (`disk`, `store` or `output`, a sentence); nothing is tried for it."""
+        found = [("disk", problem) for problem in self._disk()]
+        for what, problem in (("store", self._from.ledger.store.problem()), ("output", self._from.output.problem())):
+            if problem is not None:
+                found.append((what, problem))
+        return found
+
     def _disk(self) -> list[str]:
         try:
             room = os.statvfs(self._from.data_dir)

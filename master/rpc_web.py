@@ -21,6 +21,7 @@ from master.events import Feed
 from master.ledger import Ledger
 from master.metrics import Metrics, Readiness
 from master.output import OutputStore
+from master.overview import Overview
 from master.preview import Previews
 from master.tasks import SubmitMeta, Tasks
 from master.verify import verify
@@ -49,6 +50,7 @@ class WebDoor:
         waits: Waits,
         metrics: Metrics,
         readiness: Readiness,
+        overview: Overview,
         stopping: Event,
     ) -> None:
         self._ledger = ledger
@@ -64,6 +66,7 @@ class WebDoor:
         self._waits = waits
         self._metrics = metrics
         self._readiness = readiness
+        self._overview = overview
         self._stopping = stopping
 
     def table(self) -> Mapping[str, Method]:
@@ -75,7 +78,7 @@ class WebDoor:
             self.get_agents, self.agent_samples,
             self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent,
             self.add_agent_token, self.add_login_link, self.log_in, self.log_out, self.list_tokens, self.add_token,
-            self.revoke_token, self.feed, self.verify, self.ready, self.metrics,
+            self.revoke_token, self.feed, self.verify, self.ready, self.metrics, self.overview,
         )  # fmt: skip
         methods = {method.__name__: Method(method) for method in waiting}
         methods |= {method.__name__: Method(method, inline=True) for method in (self.check_token, self.check_session)}
@@ -290,6 +293,10 @@ class WebDoor:
     def verify(self, peer: Peer) -> dict[str, Any]:
         """Check the store."""
         return verify(self._ledger.store, self._output)
+
+    def overview(self, peer: Peer) -> dict[str, Any]:
+        """What goes on, at a glance."""
+        return self._overview.look()
 
     def ready(self, peer: Peer) -> dict[str, Any]:
         """Whether work can be accepted."""
