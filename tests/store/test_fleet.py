@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.errors import Conflict, VersionConflict
-from common.model import Agent, ApiToken, FeedEvent, JoinToken, Role, TrustedKey, evolve
+from common.model import Agent, ApiToken, FeedEvent, JoinToken, LoginLink, Role, TokenKind, TrustedKey, evolve
 from master.store.base import Store, WriteTx
 from tests.store.making import add_addressed, add_free, make_agent
 
@@ -83,6 +83,32 @@ def test_forgetting_an_agent_takes_its_keys_and_offers(store: Store) -> None:
     assert len(store.read(lambda tx: tx.heads("b", None, limit=9))) == 2
     assert len(store.read(lambda tx: tx.recent_runs_of_agent("a", limit=9))) == 1
     assert task.total == 2
+
+
+def test_sessions_are_used_and_removed(store: Store) -> None:
+    session = ApiToken(
+        id="s", name="ann", role=Role.ADMIN, sha256="ab", created_at_ms=3, kind=TokenKind.SESSION, last_used_at_ms=3,
+        expires_engine_s=9.5, about="Firefox",
+    )  # fmt: skip
+    gone = ApiToken(id="t", name="ci", role=Role.ADMIN, sha256="cd", created_at_ms=3, revoked=True)
+    store.write(lambda tx: [tx.save_token(session), tx.save_token(gone)])
+    assert store.read(lambda tx: tx.list_tokens()) == [session, gone]
+    used = [store.write(lambda tx, i=i: tx.note_use(i, at_ms=7, expires_engine_s=12.5)) for i in ("s", "t", "u")]
+    assert used == [True, False, False]
+    assert store.read(lambda tx: tx.list_tokens())[0] == evolve(session, last_used_at_ms=7, expires_engine_s=12.5)
+    assert [store.write(lambda tx: tx.delete_token("s")) for _ in range(2)] == [True, False]
+    assert store.read(lambda tx: tx.list_tokens()) == [gone]
+
+
+def test_login_links_are_stored_replaced_and_trimmed(store: Store) -> None:
+    links = [LoginLink(sha256=f"{n}", name="ann", created_at_ms=1, expires_engine_s=float(n)) for n in range(5)]
+    store.write(lambda tx: [tx.save_login_link(link) for link in links])
+    used = evolve(links[4], used=True)
+    store.write(lambda tx: tx.save_login_link(used))
+    assert store.read(lambda tx: (tx.get_login_link("4"), tx.get_login_link("9"))) == (used, None)
+    assert store.read(lambda tx: (tx.login_links_before(0.0), tx.login_links_before(0.5))) == (False, True)
+    assert [store.write(lambda tx: tx.trim_login_links(3.0, limit=2)) for _ in range(3)] == [2, 1, 0]
+    assert store.read(lambda tx: tx.get_login_link("3")) == links[3]
 
 
 def test_keys_tokens_and_join_tokens_are_stored_and_replaced(store: Store) -> None:

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,16 @@ def test_the_first_script_works_when_pasted(shared: Cluster) -> None:
     assert re.fullmatch(r"\S+-[12] \| hello from .+\n", done.stdout)
     token = shlex.split(shared.up.expect(r"another host +(.*?)   prints")[1])
     assert token[token.index("--data") + 1] == str(shared.data_dir)
+
+
+def test_the_welcome_has_a_link_that_logs_a_browser_in(shared: Cluster) -> None:
+    link = shared.up.expect(r"log in +(http://\S+)  \(once, 10 minutes; ")[1]
+    assert link.startswith(f"{shared.url}/login/")
+    with urllib.request.urlopen(link, timeout=20) as answer:
+        assert answer.status == 200
+    done = shared.cli("login")
+    assert done.stdout.decode().startswith(f"{shared.url}/login/") and done.stdout.count(b"\n") == 1
+    assert b"good once, until" in done.stderr
 
 
 def test_roles_are_in_the_command_lines_and_no_descriptor_is_inherited(shared: Cluster) -> None:

@@ -2,31 +2,34 @@ import pytest
 
 from common.auth import token_hash
 from common.clock import ManualClock
-from common.errors import Forbidden, PeerUnreachable, Unauthorized
+from common.errors import Forbidden, LoginExpired, LoginRefused, LoginUsed, PeerUnreachable, Unauthorized
 from common.model import Role
 from webserver.master_client import MasterClient
 from webserver.problems import BadHost
-from webserver.security import REMEMBER_S, AllowedHosts, Caller, TokenCheck, require_admin
+from webserver.security import REMEMBER_S, AllowedHosts, Caller, SessionCheck, TokenCheck, require_admin
 
 
 class Door:
-    """The one method that tokens need."""
+    """The methods that tokens and sessions need."""
 
     connected = True
 
     def __init__(self) -> None:
         self.tokens = {token_hash("good"): {"name": "ci", "role": "admin"}}
+        self.sessions = {token_hash("cookie"): {"name": "ann", "role": "admin", "id": "s1"}}
         self.asked = 0
         self.away = False
 
     def call(self, method: str, *args: object, timeout_s: float, request_id: str | None = None) -> object:
-        assert method == "check_token"
+        if method == "log_out":
+            return self.sessions.pop(str(args[0]), None) is not None
         self.asked += 1
         if self.away:
             raise PeerUnreachable("away")
-        if args[0] not in self.tokens:
+        known = {"check_token": self.tokens, "check_session": self.sessions}[method]
+        if args[0] not in known:
             raise Unauthorized("who is that?")
-        return self.tokens[str(args[0])]
+        return known[str(args[0])]
 
 
 def tokens() -> tuple[Door, ManualClock, TokenCheck]:
@@ -77,7 +80,47 @@ def test_the_memory_of_tokens_is_bounded() -> None:
     for number in range(1500):
         door.tokens[token_hash(f"t{number}")] = {"name": "n", "role": "admin"}
         check.caller(f"Bearer t{number}")
-    assert len(check._known) == 1000
+    assert len(check._callers._known) == 1000
+
+
+def test_a_session_is_believed_for_ten_seconds_and_not_after_its_end() -> None:
+    door, clock, _ = tokens()
+    check = SessionCheck(MasterClient(door, clock, patience_s=0.0), clock)
+    for _ in range(3):
+        assert check.caller("cookie") == Caller("ann", Role.ADMIN, "s1")
+    assert door.asked == 1
+    check.log_out("cookie")
+    assert not door.sessions
+    for secret in ("cookie", "", "x" * 600, "gööd"):
+        with pytest.raises(Unauthorized):
+            check.caller(secret)
+
+
+def test_what_was_revoked_elsewhere_is_believed_until_told() -> None:
+    door, clock, check = tokens()
+    sessions = SessionCheck(MasterClient(door, clock, patience_s=0.0), clock)
+    check.caller("Bearer good")
+    sessions.caller("cookie")
+    door.tokens.clear()
+    door.sessions.clear()
+    check.caller("Bearer good")
+    sessions.caller("cookie")
+    check.forget_all()
+    sessions.forget_all()
+    with pytest.raises(Unauthorized):
+        check.caller("Bearer good")
+    with pytest.raises(Unauthorized):
+        sessions.caller("cookie")
+
+
+@pytest.mark.parametrize("error", [LoginRefused, LoginUsed, LoginExpired])
+def test_a_login_that_is_refused_says_nothing_about_the_webserver(error: type[LoginRefused]) -> None:
+    class Refusing(Door):
+        def call(self, method: str, *args: object, timeout_s: float, request_id: str | None = None) -> object:
+            raise error()
+
+    with pytest.raises(error, match="muster login"):
+        MasterClient(Refusing(), ManualClock(), patience_s=0.0).act("log_in", "secret", "192.0.2.1", "")
 
 
 def test_only_an_admin_may_do_everything() -> None:
