@@ -26,11 +26,11 @@ LONG_NAME: Final = (
     "Rotate the certificates of every load balancer, reload what uses them, and check with a handshake from outside "
     "that the new chain is served (change 2026-1187)"
 )
-# The attempt's folder lies below the state directory of its agent, which is named like it.
+# The script's file lies below the state directory of its agent, which is named like it.
 UPDATE: Final = r"""
 printf '\033[1mUpdating packages\033[0m\n'
 for one in openssl curl nginx libc6 tzdata; do printf '\033[32m  ok\033[0m  %s\n' "$one"; done
-case "$PWD" in
+case "$0" in
 */web-02/*)
     printf '\033[33mwarning:\033[0m /boot is 96 %% full\n' >&2
     echo 'dpkg: error: no space left on device' >&2

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -71,10 +72,11 @@ def take(pages: Pages, names: dict[str, str], chosen: argparse.Namespace) -> int
 
 
 def _faults(pages: Pages, page: Page) -> list[str]:
+    rules: list[Callable[[], None]] = [lambda: assert_fits(page), lambda: assert_accessible(page), pages.done]
     faults = []
-    for holds in (lambda: assert_fits(page), lambda: assert_accessible(page), pages.done):
+    for rule in rules:
         try:
-            holds()
+            rule()
         except (AssertionError, Error) as error:
             faults.append(str(error))
     pages.complaints.clear()
