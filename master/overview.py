@@ -82,6 +82,10 @@ class Overview:
             "attention_more": len(shown) < len(items),
         }
 
+    def fleet(self) -> dict[str, int]:
+        """How many agents there are, by state, and the slots of those online: all, and in use."""
+        return self._fleet_counts([presence for presence in self._fleet if not presence.leaving])
+
     def _read(self, tx: ReadTx, since_ms: int, *, silent: list[str], offline: list[str]) -> _Snapshot:
         # Runs on a reader thread, so it must not touch what the loop changes.
         running = tx.running_tasks(limit=TASKS_MOST)

@@ -78,7 +78,7 @@ class WebDoor:
             self.get_agents, self.agent_samples,
             self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent,
             self.add_agent_token, self.add_login_link, self.log_in, self.log_out, self.list_tokens, self.add_token,
-            self.revoke_token, self.feed, self.verify, self.ready, self.metrics, self.overview,
+            self.revoke_token, self.feed, self.verify, self.ready, self.metrics, self.overview, self.fleet,
         )  # fmt: skip
         methods = {method.__name__: Method(method) for method in waiting}
         methods |= {method.__name__: Method(method, inline=True) for method in (self.check_token, self.check_session)}
@@ -293,6 +293,10 @@ class WebDoor:
     def verify(self, peer: Peer) -> dict[str, Any]:
         """Check the store."""
         return verify(self._ledger.store, self._output)
+
+    def fleet(self, peer: Peer) -> dict[str, int]:
+        """How many agents there are, by state, and their slots."""
+        return self._overview.fleet()
 
     def overview(self, peer: Peer) -> dict[str, Any]:
         """What goes on, at a glance."""
