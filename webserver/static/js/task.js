@@ -1,0 +1,101 @@
+// The page of a task: follows its stream, keeps its runs, and has the parts of the page drawn, at most five times a second.
+
+import { follow } from "./live.js";
+import { notice } from "./notices.js";
+import { Groups } from "./task_groups.js";
+import { drawHeader } from "./task_header.js";
+import { Panel } from "./task_run.js";
+import { t } from "./words.js";
+
+const DRAW_MS = 200;
+const root = document.getElementById("task");
+const taskId = root.dataset.task;
+const runs = new Map();
+let task = null;
+let whole = false; // the stream's snapshot has come in full: until then the page stays as the server made it
+let fresh = true; // what comes next begins a snapshot
+let timer = 0;
+let drawn = 0;
+
+const groups = new Groups({
+  list: document.getElementById("groups"),
+  template: document.getElementById("group"),
+  byName: document.getElementById("by-name"),
+  byState: document.getElementById("by-state"),
+  narrow: document.getElementById("narrow"),
+  none: document.getElementById("none"),
+  changed: () => plan(),
+});
+const panel = new Panel({
+  place: document.getElementById("panel"),
+  split: document.getElementById("split"),
+  task: () => task,
+  runs,
+  closed: () => history.replaceState(null, "", location.pathname + location.search),
+});
+
+function plan() {
+  if (!whole || timer) return;
+  timer = setTimeout(draw, Math.max(0, DRAW_MS - (performance.now() - drawn)));
+}
+
+function draw() {
+  timer = 0;
+  drawn = performance.now();
+  drawHeader(root, task);
+  groups.draw(runs, panel.runId);
+  panel.draw();
+}
+
+function settled(id) {
+  if (id === "0") {
+    fresh = false;
+    return;
+  }
+  const first = !whole;
+  whole = task !== null;
+  fresh = true;
+  if (first && whole) {
+    document.getElementById("merged").hidden = false;
+    draw();
+    route();
+  } else plan();
+}
+
+/** Show what the address names: `#run=ID&line=N`, or `#output` for the output of all. */
+function route() {
+  if (!whole) return;
+  const asked = new URLSearchParams(location.hash.slice(1));
+  if (asked.has("run")) {
+    const run = runs.get(asked.get("run")) ?? [...runs.values()].find((each) => each.id.startsWith(asked.get("run")));
+    if (run) panel.open(run.id, { line: Number(asked.get("line")) || null });
+    else notice(t("This task has no such run."));
+  } else if (asked.has("output")) panel.openAll({ line: Number(asked.get("line")) || null });
+  else panel.close();
+  plan();
+}
+
+function act(event) {
+  const button = event.target.closest?.("button[data-cancel-run]");
+  if (!button) return;
+  window.htmx.ajax("POST", `/runs/${encodeURIComponent(button.dataset.cancelRun)}/cancel`, { source: button, swap: "none" });
+}
+
+document.addEventListener("click", act);
+addEventListener("hashchange", route);
+follow(`/api/v1/tasks/${taskId}/events?output=false`, null, {
+  task(told, id) {
+    if (fresh && id === "0" && whole === false) runs.clear();
+    task = told;
+    settled(id);
+  },
+  run(told, id) {
+    runs.set(told.id, told);
+    groups.touch(told);
+    settled(id);
+  },
+  reset() {
+    // A snapshot follows: what is on the page stays until it is whole.
+    whole = false;
+  },
+});
