@@ -11,6 +11,7 @@ from flask_babel import ngettext
 
 from webserver.pages.door import PageDoor, Visit
 
+ENDED_SHOWN = 12
 ICONS = {
     "disk": "hard-drive",
     "agent_conflict": "triangle-alert",
@@ -31,13 +32,22 @@ def add(door: PageDoor) -> None:
 def show(visit: Visit) -> flask.Response:
     """The page."""
     after = visit.web.streams.mark(None, output=False)
-    found = visit.web.master.read("overview")
+    found = dict(visit.web.master.read("overview"))
+    found["waiting"] = [task for task in found["waiting"] if held_back(task)]
+    found["ended"] = found["ended"][:ENDED_SHOWN]
     return visit.render("home.html", after=after, found=found, attention_words=attention_words, icons=ICONS)
 
 
 def fleet(visit: Visit) -> flask.Response:
     """The line about the fleet alone, for the page's script."""
     return visit.render("fleet_line.html", fleet=visit.web.master.read("fleet"))
+
+
+def held_back(task: Mapping[str, Any]) -> bool:
+    """Whether a task waits for something else than its own runs, or its turn at an agent that asks soon."""
+    if task["state"] == "waiting" or task["paused"]:
+        return True
+    return any(each["code"] not in ("window_full", "may", "leased_not_begun") for each in task["waiting"])
 
 
 def attention_words(item: Mapping[str, Any]) -> str:

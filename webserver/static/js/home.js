@@ -5,6 +5,7 @@ import { follow } from "./live.js";
 import { batched, fillTask, isOver, newRow, rowOf } from "./task_rows.js";
 
 const FLEET_LEAST_MS = 5000;
+const OWN = new Set(["window_full", "may", "leased_not_begun"]); // it waits for its own runs, or for the next pull
 const LISTS = ["running", "waiting", "ended"];
 const home = document.getElementById("home");
 const attention = document.getElementById("attention");
@@ -15,7 +16,8 @@ function belongs(name, task) {
   if (name === "ended") return isOver(task);
   if (isOver(task)) return false;
   if (name === "running") return task.state === "running";
-  return (task.counts.ready ?? 0) + (task.counts.delayed ?? 0) > 0;
+  if ((task.counts.ready ?? 0) + (task.counts.delayed ?? 0) === 0) return false;
+  return task.state === "waiting" || task.paused || (task.waiting ?? []).some((each) => !OWN.has(each.code));
 }
 
 function place(name, task) {
