@@ -376,6 +376,42 @@ class TokenPage(Shape, frozen=True, kw_only=True):
     next: str | None
 
 
+class FleetCounts(Shape, frozen=True, kw_only=True):
+    """The fleet in numbers: agents by state, the slots of those online, and how many of these are held."""
+
+    total: int
+    online: int
+    offline: int
+    draining: int
+    conflict: int
+    slots: int
+    held: int
+
+
+class Attention(Shape, frozen=True, kw_only=True):
+    """Something that needs a person. `code` is `disk`, `agent_conflict`, `task_stopped`, `run_silent`, `task_failed`,
+    `agent_offline` or `task_paused`; `args` is what a sentence about it needs."""
+
+    code: Annotated[str, _text("^[a-z_]+$")]
+    task_id: Uuid | None
+    agent_id: Uuid | None
+    name: Annotated[str, msgspec.Meta(description="of the task or the agent")] | None
+    at: Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"}, description="since when")] | None
+    args: dict[str, Any]
+
+
+class Overview(Shape, frozen=True, kw_only=True):
+    """What goes on, at a glance, from one moment. At most 20 tasks of each kind, as in a list of tasks."""
+
+    counts: Annotated[dict[str, int], msgspec.Meta(description="tasks by state, all states")]
+    running: Annotated[list[Task], msgspec.Meta(description="the latest begun first")]
+    waiting: Annotated[list[Task], msgspec.Meta(description="also running ones with ready runs; the newest first")]
+    ended: Annotated[list[Task], msgspec.Meta(description="the latest end first")]
+    fleet: FleetCounts
+    attention: Annotated[list[Attention], msgspec.Meta(description="the most urgent first, at most 50")]
+    attention_more: Annotated[bool, msgspec.Meta(description="there is more that needs a person")]
+
+
 class TaskPage(Shape, frozen=True, kw_only=True):
     """A page of tasks, the newest first."""
 

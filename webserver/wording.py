@@ -156,6 +156,17 @@ def explanation(view: View) -> dict[str, Any]:
     return {"run": run(view["run"]), "verdicts": [_worded(shapes.Verdict, each) for each in view["verdicts"]]}
 
 
+def overview(view: View) -> dict[str, Any]:
+    """The overview as answered."""
+    lists = {name: [task(each) for each in view[name]] for name in ("running", "waiting", "ended")}
+    attention = [
+        _worded(shapes.Attention, item) | {"at": moment(item["at_ms"]), "args": dict(item["args"])}
+        for item in view["attention"]
+    ]
+    fleet = _worded(shapes.FleetCounts, view["fleet"])
+    return _worded(shapes.Overview, {**view, **lists, "fleet": fleet, "attention": attention})
+
+
 def page(noun: str, view: View, word: Callable[[View], dict[str, Any]]) -> dict[str, Any]:
     """A page of the list `noun`, each item worded by `word`."""
     return {"items": [word(item) for item in view["items"]], "next": seal(noun, view.get("next"))}

@@ -399,3 +399,69 @@ def test_a_script_of_4_mib_is_accepted(stack: Stack) -> None:
     task = submitted(stack, content=content)
     assert stack.http.get(f"tasks/{task['id']}/script").body == content
     stack.http.post(f"tasks/{task['id']}/cancel")
+
+
+def test_lists_take_several_states_times_and_text(stack: Stack) -> None:
+    marker = f"several {time.monotonic_ns()}"
+    done, _ = finished(stack)
+    first = submitted(stack, name=f"{marker} one")
+    second = submitted(stack, name=f"{marker} two", targets=["one", "two"])
+
+    def ids(query: str) -> list[str]:
+        answer = stack.http.get(f"tasks?name={marker.replace(' ', '%20')}&{query}")
+        assert answer.status == 200, answer.body
+        return [task["id"] for task in answer.json["items"]]
+
+    assert ids("state=running,waiting") == [second["id"], first["id"]]
+    assert ids("state=succeeded,failed") == []
+    assert ids(f"until={second['created_at']}") == [first["id"]]
+    assert ids(f"since={second['created_at']}") == [second["id"]]
+    assert ids(f"since={first['created_at']}&until={second['created_at']}") == [first["id"]]
+    both = [task["id"] for task in stack.http.get("tasks?state=succeeded,waiting&limit=500").json["items"]]
+    assert {done["id"], first["id"]} <= set(both)
+    runs = stack.http.get(f"tasks/{second['id']}/runs?state=ready,leased&agent=TW").json["items"]
+    assert [run["agent"]["name"] for run in runs] == ["two"]
+    for path in ("tasks?state=running,gone", f"tasks/{second['id']}/runs?state=waiting", "agents?state=away,online"):
+        refused = stack.http.get(path)
+        assert (refused.status, [each["field"] for each in refused.json["errors"]]) == (422, ["state"])
+    refused = stack.http.get("tasks?until=yesterday")
+    assert (refused.status, [each["field"] for each in refused.json["errors"]]) == (422, ["until"])
+    for task in (first, second):
+        assert stack.http.post(f"tasks/{task['id']}/cancel").status == 202
+
+
+def test_agents_are_found_by_state_and_text(stack: Stack) -> None:
+    def names(query: str) -> list[str]:
+        answer = stack.http.get(f"agents?{query}")
+        assert answer.status == 200, answer.body
+        return [agent["name"] for agent in answer.json["items"]]
+
+    assert {"one", "two"} <= set(names("state=online,draining"))
+    assert names("state=conflict") == []
+    assert names("q=ONE.lan") == ["one"]
+    assert stack.http.call("PATCH", "agents/two", {"labels": {"Zone": "east-7"}}).status == 200
+    try:
+        assert names("q=zone%3Deast") == names("q=EAST-7&state=online") == ["two"]
+        assert names("q=zone%3Dwest") == []
+    finally:
+        assert stack.http.call("PATCH", "agents/two", {"labels": None}).status == 200
+    first = stack.http.get("agents?limit=1&q=o").json
+    assert len(first["items"]) == 1 and first["next"]
+    assert stack.http.get(f"agents?limit=1&q=o&cursor={first['next']}").json["items"] != first["items"]
+
+
+def test_the_overview_is_answered_as_promised(stack: Stack) -> None:
+    finished(stack, exit_code=3)
+    waiting = submitted(stack, name="to be seen at a glance")
+    answer = stack.http.get("overview")
+    assert answer.status == 200, answer.body
+    found = answer.json
+    convert(found, shapes.Overview)
+    assert waiting["id"] in [task["id"] for task in found["waiting"]]
+    convert(found["waiting"][0], shapes.Task)
+    assert found["counts"]["failed"] >= 1 and found["ended"][0]["ended_at"].endswith("Z")
+    failed = next(item for item in found["attention"] if item["code"] == "task_failed")
+    convert(failed, shapes.Attention)
+    assert failed["at"].endswith("Z") and failed["args"] == {"failed": 1, "total": 1}
+    assert found["fleet"]["online"] >= 2
+    assert stack.http.post(f"tasks/{waiting['id']}/cancel").status == 202

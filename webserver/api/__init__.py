@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from webserver.api import access, agent_tokens, agents, events, output, runs, tasks, verify
+from webserver.api import access, agent_tokens, agents, events, output, overview, runs, tasks, verify
 
-NOUNS = (tasks.noun, runs.noun, output.noun, events.noun, agents.noun, agent_tokens.noun, access.noun, verify.noun)
+NOUNS = (
+    overview.noun,
+    tasks.noun,
+    runs.noun,
+    output.noun,
+    events.noun,
+    agents.noun,
+    agent_tokens.noun,
+    access.noun,
+    verify.noun,
+)
