@@ -25,7 +25,7 @@ def test_a_link_logs_in_once(strangers_pages: Pages) -> None:
     link = strangers_pages.login_link()
     strangers_pages.log_in(page, link)
     other = strangers_pages.context(logged_in=False).new_page()
-    strangers_pages.allow("status of 403", "status of 404")
+    strangers_pages.allow("status of 403")
     other.goto(link)
     other.locator("main form button[type=submit].main").click()
     expect(other.locator("main")).to_contain_text("used")
