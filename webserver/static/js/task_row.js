@@ -3,21 +3,23 @@
 import { plain } from "./plain.js";
 import { verdict } from "./said.js";
 import { RUN_FINAL, badge, duration, el, icon, outcomeWords, setBadge, setText, size, time } from "./view.js";
-import { t } from "./words.js";
+import { number, t } from "./words.js";
 
 /** A new row; `drawRow` fills it. */
 export function makeRow(run) {
   const row = el("li", { class: "run", "data-run": run.id });
-  const output = el("a", { class: "small open", role: "button", href: `#run=${run.id}` }, t("Output"), el("span", { class: "unseen", "data-f": "of" }));
+  const output = el("a", { class: "small open", role: "button", href: `#run=${run.id}` }, el("span", { "data-f": "open" }), el("span", { class: "unseen", "data-f": "of" }));
   const cancel = el("button", { type: "button", class: "quiet", "data-cancel-run": run.id, title: t("Cancel this run") }, icon("x"), el("span", { class: "unseen" }, t("Cancel this run")));
   output.classList.add("secondary");
   row.append(
     el("span", { class: "agent clip", "data-f": "agent" }),
     el("span", { class: "state" }, badge(run.state)),
-    el("span", { class: "what muted", "data-f": "what" }),
-    el("span", { class: "try muted number", "data-f": "try" }),
-    el("span", { class: "number right", "data-f": "took" }),
-    el("span", { class: "number right muted", "data-f": "size" }),
+    el("span", { class: "meta" },
+      el("span", { class: "what muted", "data-f": "what" }),
+      el("span", { class: "try muted number", "data-f": "try" }),
+      el("span", { class: "number right", "data-f": "took" }),
+      el("span", { class: "number right muted", "data-f": "size" }),
+    ),
     el("span", { class: "do" }, cancel, output),
   );
   row.addEventListener("click", (event) => {
@@ -40,9 +42,15 @@ function drawAgent(slot, run) {
   slot.title = plain(name);
 }
 
+/** How long an attempt took; scripts that do little take milliseconds. */
+export function tookWords(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  return seconds < 0.1 ? t("%(n)s ms", { n: number(Math.max(1, Math.round(1000 * seconds))) }) : duration(seconds);
+}
+
 /** Show how long it took, or a counter while it runs. */
-export function drawTook(slot, run) {
-  if (run.duration !== null || !run.started_at || RUN_FINAL.has(run.state)) setText(slot, duration(run.duration));
+function drawTook(slot, run) {
+  if (run.duration !== null || !run.started_at || RUN_FINAL.has(run.state)) setText(slot, tookWords(run.duration));
   else if (slot.querySelector("time")?.getAttribute("datetime") !== run.started_at) slot.replaceChildren(time(run.started_at, "since"));
 }
 
@@ -53,6 +61,7 @@ export function drawRow(row, run, chosen) {
   row.shown = run;
   drawAgent(row.querySelector('[data-f="agent"]'), run);
   setBadge(row.querySelector(".badge"), run.state);
+  setText(row, run.started_at ? t("Output") : t("Details"), '[data-f="open"]');
   setText(row, ` ${run.agent?.name ?? ""}`, '[data-f="of"]');
   setText(row, said(run), '[data-f="what"]');
   setText(row, run.attempt > 1 ? t("attempt %(n)s", { n: run.attempt }) : "", '[data-f="try"]');

@@ -1,13 +1,17 @@
 // What befell one attempt, in the order of time: claimed, begun, its agent silent, asked to end, signals, the end.
 
+import { tookWords } from "./task_row.js";
 import { RUN_FINAL, duration, el, outcomeWords, size, time } from "./view.js";
-import { number, t, tn } from "./words.js";
+import { t, tn } from "./words.js";
 
 const STEP = /^(SIG[A-Z0-9]+) to (\d+) processes$/;
 
+// Outcomes of which the agent's own words say no more than the outcome does.
+const SAID_WHOLLY = new Set(["timeout", "lost", "interrupted", "rebooted", "output_limit"]);
+
 /** What came of an attempt, as a sentence. */
 export function outcomeSentence(attempt, task) {
-  const after = attempt.duration === null || attempt.duration === undefined ? "" : duration(attempt.duration);
+  const after = tookWords(attempt.duration);
   if (attempt.outcome === null) {
     if (attempt.state === "running") return t("The script runs.");
     if (attempt.state === "leased") return t("Its agent has claimed it and is about to begin.");
@@ -27,7 +31,7 @@ export function outcomeSentence(attempt, task) {
     output_limit: () => t("The script wrote too much output and was ended."),
     refused: () => t("The agent refused to run it."),
   }[attempt.outcome]?.() ?? outcomeWords(attempt);
-  return [said, attempt.detail].filter(Boolean).join(" ");
+  return SAID_WHOLLY.has(attempt.outcome) || !attempt.detail ? said : `${said} ${attempt.detail}`;
 }
 
 function stepWords(text) {
@@ -77,12 +81,12 @@ export function timeline(attempt, run) {
   const items = found.map(({ at, words, kind }) => {
     const passed = before === null ? null : (Date.parse(at) - before) / 1000;
     before = Date.parse(at);
-    const more = passed !== null && passed >= 0 ? el("small", { class: "number" }, `+${duration(passed)}`) : null;
+    const more = passed !== null && passed >= 0 ? el("small", { class: "number" }, `+${tookWords(passed)}`) : null;
     return el("li", { class: kind }, el("span", { class: "at number" }, time(at, "clock")), el("span", { class: "wrap" }, words), more);
   });
   const under = found.length && !attempt.ended_at && !RUN_FINAL.has(run.state) && attempt.started_at;
   if (under) items.push(el("li", { class: "busy" }, el("span", { class: "at" }), el("span", {}, t("Runs since"), " ", time(attempt.started_at, "since"))));
   const told = remarks(attempt);
   const notable = found.some(({ kind }) => kind === "warn") || (attempt.steps ?? []).length > 0 || told.length > 0;
-  return { list: el("ol", { class: "timeline" }, ...items, ...told), notable, count: number(found.length) };
+  return { list: el("ol", { class: "timeline" }, ...items, ...told), notable };
 }
