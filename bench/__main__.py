@@ -15,6 +15,7 @@ FIGURES = {
     "d": ("bench.throughput", "run_submissions"),
     "e": ("bench.claim", "run"),
     "f": ("bench.fleet", "run"),
+    "g": ("bench.streams", "run"),
 }
 
 

@@ -13,7 +13,7 @@ from common.errors import TooLarge
 from tests.support.fake_web_master import FakeWebMaster
 from tests.support.web import EventReader, Http, SeenEvent, is_final, webserver_for, written
 from tests.web.conftest import Stack, request
-from webserver import stream
+from webserver import channel, stream
 from webserver.app import Webserver
 
 
@@ -114,6 +114,21 @@ def test_an_agent_row_without_a_name_and_rows_of_unknown_kinds_are_passed_over(h
     agent = fake.agent()
     assert reader.next().json["id"] == agent["id"]
     reader.close()
+
+
+def test_an_event_is_encoded_once_for_all_who_follow(
+    http: Http, fake: FakeWebMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, encoded = channel._encode, []
+    monkeypatch.setattr(channel, "_encode", lambda told: encoded.append(told["id"]) or encode(told))
+    readers = [http.events("events") for _ in range(100)]
+    agent = fake.agent()
+    for reader in readers:
+        assert reader.next().json["id"] == agent["id"]
+    assert encoded == [agent["id"]]
+    assert fake.count("get_agent") == 1
+    for reader in readers:
+        reader.close()
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------
