@@ -126,9 +126,7 @@ def cancel_question(task: View, *, grace_s: float) -> str:
     parts = []
     if idle:
         parts.append(
-            ngettext(
-                "%(num)s run has not begun and never will.", "%(num)s runs have not begun and never will.", idle
-            )
+            ngettext("%(num)s run has not begun and never will.", "%(num)s runs have not begun and never will.", idle)
         )
     if busy:
         grace = f"{grace_s:g}"
@@ -215,5 +213,3 @@ def _done(visit: Visit, path: str, notice: str) -> flask.Response:
     if visit.partial:
         return visit.notify(flask.Response(status=204), notice)
     return visit.redirect(path, notice=notice)
-
-

@@ -68,9 +68,9 @@ function route() {
   const asked = new URLSearchParams(location.hash.slice(1));
   if (asked.has("run")) {
     const run = runs.get(asked.get("run")) ?? [...runs.values()].find((each) => each.id.startsWith(asked.get("run")));
-    if (run) panel.open(run.id, { line: Number(asked.get("line")) || null });
+    if (run) panel.open(run.id, { line: Number(asked.get("line")) || null, attempt: Number(asked.get("attempt")) || null });
     else notice(t("This task has no such run."));
-  } else if (asked.has("output")) panel.openAll({ line: Number(asked.get("line")) || null });
+  } else if (asked.has("output")) panel.openAll();
   else panel.close();
   plan();
 }

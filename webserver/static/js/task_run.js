@@ -1,12 +1,15 @@
 // One run in detail beside the hosts: what came of it, its attempts with their timeline, why it waits, and its output.
 
+import { openLog } from "./log/log.js";
 import { notice } from "./notices.js";
 import { plain } from "./plain.js";
 import { verdict } from "./said.js";
-import { openLog } from "./task_output.js";
 import { outcomeSentence, timeline } from "./task_timeline.js";
 import { RUN_FINAL, badge, el, icon, setBadge, setText, time } from "./view.js";
 import { number, t } from "./words.js";
+
+const logged = (run) => ({ id: run.id, attempt: run.attempt, name: run.agent?.name ?? t("any agent"), state: run.state });
+const download = (runId, attempt) => `/api/v1/runs/${encodeURIComponent(runId)}/output${attempt ? `?attempt=${attempt}` : ""}`;
 
 async function read(path) {
   const answer = await fetch(path, { headers: { Accept: "application/json" } });
@@ -28,28 +31,31 @@ export class Panel {
     });
   }
 
-  /** Show a run. */
-  open(runId, { line = null } = {}) {
-    if (this.runId === runId && line === null) return;
+  /** Show a run; `attempt`: the number of an older one; `line`: of its output, which the viewer finds by the address. */
+  open(runId, { line = null, attempt = null } = {}) {
+    if (this.runId === runId) return;
     this.clear();
     this.runId = runId;
     this.line = line;
+    this.wanted = attempt;
     this.build(el("h2", { id: "panel-heading" }, el("span", { "data-f": "agent" })));
     this.show();
     this.draw();
-    this.openOutput();
+    if (attempt === null) this.openOutput();
   }
 
   /** Show the output of all runs together. */
-  openAll({ line = null } = {}) {
+  openAll() {
     if (this.all) return;
     this.clear();
     this.all = true;
-    this.place.replaceChildren(this.head(el("h2", { id: "panel-heading" }, t("Merged output"))), el("div", { class: "log" }));
+    this.place.replaceChildren(this.head(el("h2", { id: "panel-heading" }, t("Merged output"))), el("div", { "data-f": "log" }));
     this.show();
-    const { id } = this.task();
-    this.log = openLog(this.place.querySelector(".log"), {
-      runs: [...this.runs.values()], path: `/api/v1/tasks/${id}/events`, attempt: null, title: t("Merged output"), downloadHref: null, line,
+    this.log = openLog(this.place.querySelector('[data-f="log"]'), {
+      runs: [...this.runs.values()].map(logged),
+      path: `/api/v1/tasks/${this.task().id}/events`,
+      title: t("Merged output"),
+      downloadHref: download,
     });
   }
 
@@ -70,7 +76,7 @@ export class Panel {
 
   clear() {
     this.log?.close();
-    Object.assign(this, { log: null, runId: null, all: false, attempt: null, attempts: [], asked: "", told: "" });
+    Object.assign(this, { log: null, runId: null, all: false, attempt: null, attempts: [], verdicts: null, wanted: null, asked: "", told: "" });
     this.place.replaceChildren();
   }
 
@@ -98,7 +104,7 @@ export class Panel {
       el("p", { class: "alert plain", "data-f": "waits", hidden: true }),
       el("div", { class: "group", role: "group", "aria-label": t("Attempt"), "data-f": "attempts", hidden: true }),
       el("details", { class: "course" }, el("summary", {}, t("Timeline")), el("div", { "data-f": "timeline" })),
-      el("div", { class: "log" }),
+      el("div", { "data-f": "log" }),
     );
   }
 
@@ -139,9 +145,16 @@ export class Panel {
       this.attempts = attempts.items;
       this.verdicts = why?.verdicts ?? null;
       const now = this.runs.get(run.id) ?? run;
+      const wanted = this.wanted === null ? -1 : this.attempts.findIndex(({ attempt }) => attempt === this.wanted);
+      this.wanted = null;
+      if (wanted >= 0 && wanted < this.attempts.length - 1) {
+        this.choose(wanted, this.line);
+        return;
+      }
       this.drawWaits(now);
       this.drawAttempt(now);
-      if (newest !== undefined && this.attempt === null && this.attempts.at(-1)?.attempt !== newest) this.openOutput();
+      const newer = newest !== undefined && this.attempt === null && this.attempts.at(-1)?.attempt !== newest;
+      if (!this.log || newer) this.openOutput();
     } catch {
       if (this.asked === asked) notice(t("The attempts of this run cannot be read at the moment."));
     }
@@ -196,9 +209,9 @@ export class Panel {
     });
   }
 
-  choose(n) {
+  choose(n, line = null) {
     this.attempt = n === this.attempts.length - 1 ? null : n;
-    this.line = null;
+    this.line = line;
     this.drawAttempt(this.runs.get(this.runId));
     this.openOutput();
   }
@@ -207,12 +220,12 @@ export class Panel {
     this.log?.close();
     const run = this.runs.get(this.runId);
     const attempt = this.attempt === null ? null : this.attempts[this.attempt].attempt;
-    this.log = openLog(this.place.querySelector(".log"), {
-      runs: [run],
+    this.log = openLog(this.place.querySelector('[data-f="log"]'), {
+      runs: [logged(run)],
       path: `/api/v1/runs/${run.id}/events`,
       attempt,
       title: run.agent?.name ?? t("any agent"),
-      downloadHref: `/api/v1/runs/${run.id}/output${attempt === null ? "" : `?attempt=${attempt}`}`,
+      downloadHref: download,
       line: this.line,
     });
     this.line = null;
