@@ -16,6 +16,7 @@ FIGURES = {
     "e": ("bench.claim", "run"),
     "f": ("bench.fleet", "run"),
     "g": ("bench.streams", "run"),
+    "h": ("bench.pages", "run"),
 }
 
 

@@ -15,7 +15,7 @@ from master import views
 from master.blobs import Submission, Submissions, read_submission
 from master.leases import Leases
 from master.ledger import Ledger
-from master.matching import Standing, Verdict, Waiting, run_verdicts, waiting
+from master.matching import Standing, Verdict, Waiting, run_verdicts, task_verdict, waiting
 from master.outputs import Outputs
 from master.presence import Fleet
 from master.runs import NOT_BEGUN
@@ -42,6 +42,10 @@ class Look:
     submission: Submission
     waiting: Sequence[Run]
     candidates: list[str] | None
+
+
+Told = dict[tuple[str, tuple[str, ...] | None], list[Verdict]]
+"""Verdicts of one list, by queue and candidates."""
 
 
 class Answers:
@@ -102,16 +106,17 @@ class Answers:
             return self.looks(tx, found.items), found.next_cursor, found.previous_cursor
 
         looks, next_cursor, previous_cursor = self._ledger.read(page)
-        return {"items": [self.listed(look) for look in looks], "next": next_cursor, "previous": previous_cursor}
+        return {"items": self.listed(looks), "next": next_cursor, "previous": previous_cursor}
 
     def looks(self, tx: ReadTx, tasks: Iterable[Task]) -> list[Look]:
         """What a list shows of these tasks. Runs on a reader thread."""
         found = (self._look(tx, task, sample=_SAMPLE_IN_LIST) for task in tasks)
         return [look for look in found if look is not None]
 
-    def listed(self, look: Look) -> dict[str, Any]:
-        """A task's view for a list: what may be large there is left out, so that a page fits into one message."""
-        return _shortened(self._task_view(look), look.submission)
+    def listed(self, looks: Iterable[Look]) -> list[dict[str, Any]]:
+        """Tasks' views for a list: what may be large there is left out, so that a page fits into one message."""
+        told: Told = {}
+        return [_shortened(self._task_view(look, told), look.submission) for look in looks]
 
     def _look(self, tx: ReadTx, task: Task | None, *, sample: int, known: Submission | None = None) -> Look | None:
         # Runs on a reader thread, so it must not touch the loop's caches.
@@ -127,22 +132,33 @@ class Answers:
             candidates = tx.task_candidates(task.id) if task.count is not None and waiting else None
         return Look(task, submission, waiting, candidates)
 
-    def _task_view(self, look: Look) -> dict[str, Any]:
+    def _task_view(self, look: Look, told: Told | None = None) -> dict[str, Any]:
         reasons: list[Waiting] = []
         if look.task.state not in TASK_FINAL_STATES:
-            reasons = waiting(look.task, self._verdicts_of(look))
+            reasons = waiting(look.task, self._verdicts_of(look, {} if told is None else told))
         return views.task_view(look.task, look.submission, waiting=reasons)
 
-    def _verdicts_of(self, look: Look) -> list[list[Verdict]]:
+    def _verdicts_of(self, look: Look, told: Told) -> list[list[Verdict]]:
         found = []
         shared_told = False
         for run in look.waiting:
-            if not run.addressed and run.state is RunState.READY:
-                if shared_told:
-                    continue  # the runs of a `count` task all wait for the same
+            if run.addressed or run.state is not RunState.READY:
+                found.append(run_verdicts(run, look.task, self._candidates(run, look.task, look.candidates)))
+            elif not shared_told:  # the runs of a `count` task all wait for the same
                 shared_told = True
-            found.append(run_verdicts(run, look.task, self._candidates(run, look.task, look.candidates)))
+                found.append(self._shared_verdicts(run, look, told))
         return found
+
+    def _shared_verdicts(self, run: Run, look: Look, told: Told) -> list[Verdict]:
+        """What a run of a `count` task waits for. Asking a whole fleet takes long, so it is asked once for all tasks of
+        a list that any of the same agents may take."""
+        of_task = task_verdict(look.task)
+        if not of_task.may:
+            return [of_task]
+        among = (look.task.queue, None if look.candidates is None else tuple(look.candidates))
+        if among not in told:
+            told[among] = run_verdicts(run, look.task, self._candidates(run, look.task, look.candidates))
+        return told[among]
 
     def _candidates(self, run: Run, task: Task, candidates: list[str] | None) -> list[Standing]:
         if run.addressed:

@@ -71,7 +71,7 @@ class Overview:
         found = self._ledger.read(lambda tx: self._read(tx, since_ms, silent=silent, offline=asked))
         items = [*self._of_master(), *_of_tasks(found), *self._of_agents(agents, expected, found)]
         shown = _most_urgent(items)
-        views = {task_id: self._answers.listed(look) for task_id, look in found.looks.items()}
+        views = dict(zip(found.looks, self._answers.listed(found.looks.values()), strict=True))
         return {
             "counts": {state.value: found.counts.get(state, 0) for state in TaskState},
             "running": [views[task_id] for task_id in found.running if task_id in views],
