@@ -1,0 +1,225 @@
+"""The door of the pages: who gets in, what may be posted, what answers carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import pytest
+
+from common.auth import token_hash
+from common.errors import LoginExpired, LoginRefused, LoginUsed, RateLimited, Unauthorized
+from tests.support.fake_web_master import FakeWebMaster
+from tests.support.web import Answer, Http, webserver_for
+from webserver.pages.access import local_path
+from webserver.pages.door import csrf_token
+
+SECRET = "s" * 43
+FORM = "application/x-www-form-urlencoded"
+
+
+class _Master(FakeWebMaster):
+    """Knows one session and one login link."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sessions = {token_hash(SECRET): "eve"}
+        self.links = {"good": SECRET}
+        self.log_ins: list[tuple[str, str, str]] = []
+
+    def do_check_session(self, sha256: str) -> dict[str, str]:
+        if sha256 not in self.sessions:
+            raise Unauthorized()
+        return {"name": self.sessions[sha256], "role": "admin", "id": "session-1"}
+
+    def do_log_in(self, secret: str, address: str, about: str) -> dict[str, str]:
+        self.log_ins.append((secret, address, about))
+        if secret not in self.links:
+            raise LoginRefused()
+        return {"session": self.links.pop(secret), "name": "eve", "id": "session-1"}
+
+    def do_log_out(self, sha256: str) -> bool:
+        return self.sessions.pop(sha256, None) is not None
+
+    def do_list_tokens(self) -> dict[str, list[object]]:
+        return {"items": []}
+
+
+@pytest.fixture
+def master() -> Iterator[_Master]:
+    with _Master() as master:
+        yield master
+
+
+@pytest.fixture
+def http(master: _Master) -> Iterator[Http]:
+    with webserver_for(master) as web:
+        yield Http(web.address, token=None)
+
+
+def cookie(http: Http, secret: str = SECRET) -> str:
+    return f"muster_session_{http.address[1]}={secret}"
+
+
+def host(http: Http) -> str:
+    return f"127.0.0.1:{http.address[1]}"
+
+
+def visit(http: Http, path: str, **headers: str | None) -> Answer:
+    return http.get(path, Cookie=cookie(http), Host=host(http), **headers)
+
+
+def send(http: Http, path: str, csrf: str | None = csrf_token(SECRET), **headers: str | None) -> Answer:
+    raw = urlencode({"csrf": csrf} if csrf is not None else {}).encode()
+    told = {"Cookie": cookie(http), "Host": host(http), "Content_Type": FORM, **headers}
+    return http.call("POST", path, raw=raw, **told)
+
+
+def test_a_stranger_is_shown_the_way_in_and_comes_back(http: Http) -> None:
+    answer = http.get("/tokens?a=b", Host=host(http))
+    assert (answer.status, answer.headers["Location"]) == (303, "/login?next=%2Ftokens%3Fa%3Db")
+    assert http.get("/login", Host=host(http)).status == 200
+
+
+def test_a_stranger_cannot_post(http: Http, master: _Master) -> None:
+    answer = http.call("POST", "/tokens", raw=b"name=x", Content_Type=FORM, Host=host(http))
+    assert answer.status == 303 and answer.headers["Location"] == "/login"
+    assert master.count("add_token") == 0
+
+
+def test_a_session_gets_in_and_what_was_ended_does_not(http: Http) -> None:
+    assert visit(http, "/tokens").status == 200
+    answer = send(http, "/logout")
+    assert answer.status == 303 and answer.headers["Location"] == "/login"
+    assert visit(http, "/tokens").status == 303
+
+
+@pytest.mark.parametrize("csrf", [None, "", "0" * 40, csrf_token("another")])
+def test_a_form_without_this_sessions_mark_changes_nothing(http: Http, master: _Master, csrf: str | None) -> None:
+    answer = send(http, "/logout", csrf)
+    assert answer.status == 403
+    assert master.sessions
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
+def test_what_another_site_caused_is_refused(http: Http, master: _Master, headers: dict[str, str]) -> None:
+    assert send(http, "/logout", **headers).status == 403
+    assert master.sessions
+
+
+def test_our_own_origin_is_fine(http: Http) -> None:
+    assert send(http, "/logout", Origin=f"http://{host(http)}", Sec_Fetch_Site="same-origin").status == 303
+
+
+def test_a_look_at_a_login_link_does_not_use_it_up(http: Http, master: _Master) -> None:
+    for _ in range(3):
+        answer = http.get("/login/good", Host=host(http))
+        assert answer.status == 200 and "Set-Cookie" not in answer.headers
+    assert master.log_ins == []
+
+
+def test_a_login_link_makes_a_session_that_scripts_cannot_read(http: Http, master: _Master) -> None:
+    answer = http.call(
+        "POST",
+        "/login/good",
+        raw=b"next=%2Fagents",
+        Content_Type=FORM,
+        Host=host(http),
+        User_Agent="Mozilla Firefox/1 Linux",
+    )
+    assert answer.status == 303 and answer.headers["Location"] == "/agents"
+    made = answer.headers["Set-Cookie"]
+    assert made.startswith(f"{cookie(http)};") and "HttpOnly" in made and "SameSite=Lax" in made and "Path=/" in made
+    assert master.log_ins[0][1:] == ("127.0.0.1", "Firefox (Linux), 127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(LoginUsed(), "used already"), (LoginExpired(), "too old"), (LoginRefused(), "not known")]
+)
+def test_a_link_that_is_no_good_says_why(http: Http, master: _Master, error: LoginRefused, said: str) -> None:
+    master.fail("log_in", error)
+    answer = http.call("POST", "/login/bad", raw=b"", Content_Type=FORM, Host=host(http))
+    assert answer.status == 403 and said in answer.body.decode()
+
+
+def test_too_many_logins_are_told_so(http: Http, master: _Master) -> None:
+    master.fail("log_in", RateLimited("Too many."))
+    answer = http.call("POST", "/login/bad", raw=b"", Content_Type=FORM, Host=host(http))
+    assert answer.status == 429 and answer.headers["Retry-After"]
+
+
+def test_a_session_reads_the_api_and_changes_nothing_through_it(http: Http, master: _Master) -> None:
+    master.task()
+    assert visit(http, "/api/v1/tasks").status == 200
+    sent = http.call("POST", "/api/v1/agent-tokens", raw=b"{}", Cookie=cookie(http), Host=host(http))
+    assert sent.status == 401
+    assert master.count("add_agent_token") == 0
+
+
+def test_pages_carry_the_policy_and_are_not_kept(http: Http) -> None:
+    answer = visit(http, "/tokens")
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    nonce = policy.split("'nonce-")[1].split("'")[0]
+    assert nonce in answer.body.decode()
+    assert nonce not in visit(http, "/tokens").headers["Content-Security-Policy"]
+    assert answer.headers["Cache-Control"] == "no-store" and answer.headers["X-Frame-Options"] == "DENY"
+
+
+def test_errors_are_pages_for_browsers_and_problems_for_programs(http: Http) -> None:
+    page = visit(http, "/nothing", Accept="text/html,*/*;q=0.8")
+    assert page.status == 404 and page.headers["Content-Type"].startswith("text/html") and b"Not found" in page.body
+    visit(http, "/nothing", Accept="application/json").refused(404, "not_found")
+    visit(http, "/api/v1/nothing", Accept="text/html").refused(404, "not_found")
+
+
+def test_language_by_header_by_choice_and_never_unknown(http: Http) -> None:
+    def tag(**headers: str) -> str:
+        return http.get("/login", Host=host(http), **headers).body.decode().split('<html lang="')[1].split('"')[0]
+
+    assert tag() == "en"
+    assert tag(Accept_Language="fr, zh-TW;q=0.8, en;q=0.5") == "zh-Hans-CN"
+    assert tag(Accept_Language="en-GB, zh;q=0.5") == "en"
+    assert tag(Cookie="muster_language=zh-Hans-CN") == "zh-Hans-CN"
+    assert tag(Cookie="muster_language=../../etc") == "en"
+    chosen = http.call("POST", "/preferences", raw=b"language=xx", Content_Type=FORM, Host=host(http))
+    assert chosen.status == 422 and "Set-Cookie" not in chosen.headers
+
+
+def test_static_files_are_kept_for_ever_and_nothing_else_is_served(http: Http) -> None:
+    address = visit(http, "/tokens").body.decode().split('rel="stylesheet" href="')[1].split('"')[0]
+    file = http.get(address, Host=host(http), Accept_Encoding="gzip")
+    assert (
+        file.status == 200
+        and file.headers["Content-Encoding"] == "gzip"
+        and "immutable" in file.headers["Cache-Control"]
+    )
+    prefix = address.rsplit("/", 2)[0]
+    for path in (
+        f"{prefix}/../app.py",
+        f"{prefix}/%2e%2e/app.py",
+        f"{prefix}//etc/passwd",
+        "/static/x/templates/base.html",
+    ):
+        assert http.get(path, Host=host(http)).status == 404, path
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "", "/a\nb", "\\\\evil"],
+)
+def test_nobody_is_sent_elsewhere(text: str) -> None:
+    assert local_path(text) == "/"
+
+
+def test_a_path_of_ours_is_kept() -> None:
+    assert local_path("/tasks?state=failed&name=备份") == "/tasks?state=failed&name=备份"
