@@ -87,7 +87,8 @@ class ReadTx(Protocol):
         """Running tasks, the latest begun first; among very many, of the newest only."""
 
     def waiting_tasks(self, *, limit: int) -> list[Task]:
-        """Tasks that wait, and running ones with ready runs, the newest first."""
+        """Tasks that wait, and running ones with ready runs that their own window does not hold back, the newest first.
+        Among very many running ones, of the newest only."""
 
     def ended_tasks(self, *, limit: int) -> list[Task]:
         """Tasks that have ended, the latest end first."""

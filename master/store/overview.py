@@ -34,7 +34,8 @@ class OverviewReads(Tx):
         """See `ReadTx.waiting_tasks`."""
         sql = (
             "SELECT seq FROM (SELECT seq FROM tasks WHERE state = 'waiting' ORDER BY seq DESC LIMIT ?)"
-            " UNION ALL SELECT seq FROM ({}) WHERE n_ready > 0 ORDER BY seq DESC LIMIT ?"
+            " UNION ALL SELECT seq FROM ({}) WHERE n_ready > 0"
+            " AND (paused = 1 OR parallel = 0 OR n_leased + n_running < parallel) ORDER BY seq DESC LIMIT ?"
         )
         return self._tasks_by(sql, [limit, _LOOKED_AT, limit])
 
@@ -76,4 +77,7 @@ class OverviewReads(Tx):
         return [tasks[seq] for seq in seqs]
 
 
-_RUNNING: Final = "SELECT seq, started_at_ms, n_ready FROM tasks WHERE state = 'running' ORDER BY seq DESC LIMIT ?"
+_RUNNING: Final = (
+    "SELECT seq, started_at_ms, n_ready, paused, parallel, n_leased, n_running FROM tasks WHERE state = 'running'"
+    " ORDER BY seq DESC LIMIT ?"
+)

@@ -73,6 +73,18 @@ def test_what_runs_comes_by_its_begin_and_what_waits_by_its_age(store: Store) ->
     assert _names(store.read(lambda tx: tx.waiting_tasks(limit=1))) == ["waiting"]
 
 
+def test_what_only_its_own_window_holds_back_does_not_wait(store: Store) -> None:
+    rolled = store.write(lambda tx: add_addressed(tx, ["a", "b"], name="rolled out", parallel=1))
+    assert _names(store.read(lambda tx: tx.waiting_tasks(limit=9))) == ["rolled out"]
+    run = store.write(lambda tx: begin(tx, claim(tx, "a")))
+    assert _names(store.read(lambda tx: tx.waiting_tasks(limit=9))) == []
+    store.write(lambda tx: alter(tx, rolled.id, paused=True))
+    assert _names(store.read(lambda tx: tx.waiting_tasks(limit=9))) == ["rolled out"]
+    store.write(lambda tx: alter(tx, rolled.id, paused=False))
+    store.write(lambda tx: finish(tx, run))
+    assert _names(store.read(lambda tx: tx.waiting_tasks(limit=9))) == ["rolled out"]
+
+
 def test_what_has_ended_comes_by_its_end(store: Store) -> None:
     times = {"first": 50, "second": 90, "third": 70}
     for name, at in times.items():
