@@ -89,12 +89,17 @@ def _title(kind: type[MusterError]) -> str:
     return (kind.__doc__ or kind.__name__).strip().splitlines()[0]
 
 
+def allowed(error: MethodNotAllowed) -> str:
+    """The methods that the address takes, as `Allow` names them."""
+    return ", ".join(sorted(error.valid_methods or ()))
+
+
 def from_http(error: HTTPException) -> flask.Response:
     """Flask's own refusals: unknown paths, methods, requests it cannot read."""
     if isinstance(error, MethodNotAllowed):
-        allowed = ", ".join(sorted(error.valid_methods or ()))
-        response = answer(MethodRefused(f"{flask.request.method} is not possible here; use one of: {allowed}"))
-        response.headers["Allow"] = allowed
+        told = allowed(error)
+        response = answer(MethodRefused(f"{flask.request.method[:20]} is not possible here; use one of: {told}"))
+        response.headers["Allow"] = told
         return response
     if error.code == 404:
         return answer(NotFound("There is nothing at this address; /api/v1/openapi.json lists what there is."))

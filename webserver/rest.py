@@ -20,7 +20,7 @@ from werkzeug.routing import BaseConverter
 from common.errors import InvalidRequest, Malformed, MusterError, TooLarge, UnsupportedContentType
 from common.wire import invalid
 from webserver.problems import BrokenBody
-from webserver.security import Caller, require_admin, session_cookie
+from webserver.security import SAFE, Caller, require_admin, session_cookie
 from webserver.server import ROUTE
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _view(web: Services, operation: Operation) -> Callable[..., flask.Response]:
 def _caller(web: Services, request: flask.Request) -> Caller:
     """Whose request it is: that of a token, or, where nothing is changed, that of a browser's session."""
     authorization = request.environ.get("HTTP_AUTHORIZATION")
-    if authorization is None and request.method == "GET":
+    if authorization is None and request.method in SAFE:
         secret = request.cookies.get(session_cookie(request))
         if secret:
             return web.sessions.caller(secret)

@@ -30,6 +30,8 @@ REMEMBER_S = 10.0
 _REMEMBERED = 1000
 _LONGEST_TOKEN = 512
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+SAFE = ("GET", "HEAD")
+"""The methods that change nothing."""
 _ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?\Z")
 

@@ -223,3 +223,38 @@ def test_nobody_is_sent_elsewhere(text: str) -> None:
 
 def test_a_path_of_ours_is_kept() -> None:
     assert local_path("/tasks?state=failed&name=备份") == "/tasks?state=failed&name=备份"
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "PUT", "PATCH", "DELETE", "BREW"])
+@pytest.mark.parametrize(("path", "allowed"), [("/tokens", "GET, HEAD, POST"), ("/logout", "POST"), ("/", "GET, HEAD")])
+def test_a_page_names_the_methods_it_takes(http: Http, method: str, path: str, allowed: str) -> None:
+    program = http.call(method, path, Host=host(http))
+    program.refused(405, "method_not_allowed")
+    browser = http.call(method, path, Host=host(http), Accept="text/html,*/*;q=0.8")
+    assert (browser.status, browser.headers["Content-Type"]) == (405, "text/html; charset=utf-8")
+    assert program.headers["Allow"] == browser.headers["Allow"] == allowed
+    assert f"{method} is not possible here" in browser.body.decode()
+
+
+def test_what_is_no_page_is_told_as_the_visitor_reads_it(http: Http) -> None:
+    http.get("/nothing", Host=host(http)).refused(404, "not_found")
+    browser = http.get("/nothing", Host=host(http), Accept="text/html")
+    assert (browser.status, browser.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+
+
+@pytest.mark.parametrize("path", ["/tokens", "/login", "/nothing"])
+def test_the_head_of_a_page_is_that_of_the_page(http: Http, path: str) -> None:
+    told = {"Cookie": cookie(http), "Host": host(http), "Accept": "text/html"}
+    page, head = http.get(path, **told), http.call("HEAD", path, **told)
+    assert (head.status, head.body, head.headers["Content-Type"]) == (page.status, b"", page.headers["Content-Type"])
+
+
+def test_a_stranger_who_asks_for_the_head_is_shown_the_way_in(http: Http) -> None:
+    answer = http.call("HEAD", "/tokens", Host=host(http))
+    assert (answer.status, answer.headers["Location"]) == (303, "/login?next=%2Ftokens")
+
+
+def test_a_session_reads_the_api_and_changes_nothing_there(http: Http) -> None:
+    told = {"Cookie": cookie(http), "Host": host(http)}
+    assert http.get("tokens", **told).status == http.call("HEAD", "tokens", **told).status == 200
+    http.post("agent-tokens", {}, **told).refused(401, "unauthorized")

@@ -18,19 +18,21 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import flask
 from flask_babel import gettext as _
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from common import log
 from common.errors import Forbidden, MusterError, NotFound, Unauthorized
 from webserver import languages, problems
 from webserver.plain import plain
-from webserver.security import Caller, require_admin, session_cookie
+from webserver.security import SAFE, Caller, require_admin, session_cookie
 from webserver.server import ROUTE
 from webserver.services import Services
 from webserver.static_files import StaticFiles
 
 logger = logging.getLogger(__name__)
 
+DOCS = "/api/v1/docs"
+"""The page about the API, the only one below the API's own addresses."""
 THEME_COOKIE = "muster_theme"
 THEMES = ("auto", "light", "dark")
 _NOTICE_COOKIE = "muster_notice"
@@ -183,7 +185,7 @@ class PageDoor:
         """To the page that tells how to log in; back to where one wanted to go, if that was a page."""
         request = flask.request
         wanted = (
-            request.full_path.rstrip("?") if request.method == "GET" and not request.headers.get("HX-Request") else ""
+            request.full_path.rstrip("?") if request.method in SAFE and not request.headers.get("HX-Request") else ""
         )
         address = "/login" + (f"?{urlencode({'next': wanted})}" if wanted not in ("", "/") else "")
         if request.headers.get("HX-Request") == "true":
@@ -206,6 +208,8 @@ class PageDoor:
         def from_http(error: HTTPException) -> flask.typing.ResponseReturnValue:
             if not wants_page(flask.request) or (error.code or 500) < 400:
                 return problems.from_http(error)
+            if isinstance(error, MethodNotAllowed):
+                return self._method_refused(error)
             known = NotFound(_("There is no page at this address.")) if error.code == 404 else None
             return self._as_page(known or MusterError(error.description or error.name), error.code or 500)
 
@@ -223,6 +227,14 @@ class PageDoor:
         app.register_error_handler(HTTPException, from_http)
         app.register_error_handler(MusterError, from_muster)
         app.register_error_handler(Exception, from_fault)
+
+    def _method_refused(self, error: MethodNotAllowed) -> flask.Response:
+        allowed = problems.allowed(error)
+        method = flask.request.method
+        text = _("%(method)s is not possible here; use one of: %(allowed)s", method=method[:20], allowed=allowed)
+        response = self._as_page(problems.MethodRefused(text), 405)
+        response.headers["Allow"] = allowed
+        return response
 
     def _as_page(self, error: MusterError, status: int) -> flask.Response:
         visit = None
@@ -251,7 +263,8 @@ def headline(status: int) -> str:
 
 def wants_page(request: flask.Request) -> bool:
     """Whether an error of this request should be a page: a browser looks at an address outside the API."""
-    outside = not request.path.startswith(("/api/", "/static/", "/healthz", "/readyz", "/metrics"))
+    path = request.path
+    outside = path == DOCS or not path.startswith(("/api/", "/static/", "/healthz", "/readyz", "/metrics"))
     return outside and request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
 
 
