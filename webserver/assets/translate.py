@@ -2,27 +2,36 @@
 
 `translate.py` rewrites, `translate.py --check` tells what is stale, untranslated or broken, and ends with 1. The pages'
 catalogue holds what templates, views and scripts say; scripts get theirs as script.json. The command line has its own.
+`translate.py webserver` or `translate.py muster` does it for one of them alone.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from babel.messages.catalog import Catalog
-from babel.messages.extract import extract_from_dir
+from babel.messages.extract import extract_from_dir, extract_python
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+from muster.words import paragraphs  # noqa: E402 - it lies where the line above points
+
 LANGUAGES = ("zh_Hans_CN",)
 KEYWORDS: dict[str, Any] = {"_": None, "_l": None, "gettext": None, "ngettext": (1, 2), "t": None, "tn": (1, 2)}
-METHODS = [("**.py", "python"), ("templates/**.html", "jinja2"), ("static/js/**.js", "javascript")]
+METHODS: list[tuple[str, Any]] = [
+    ("**.py", "python"),
+    ("templates/**.html", "jinja2"),
+    ("static/js/**.js", "javascript"),
+]
 OPTIONS = {"templates/**.html": {"trim_blocks": "true", "lstrip_blocks": "true"}}
 
 
@@ -32,12 +41,18 @@ class Domain:
 
     folder: Path
     but: tuple[str, ...] = ()
+    methods: list[tuple[str, Any]] = field(default_factory=lambda: METHODS)
+    keywords: dict[str, Any] = field(default_factory=lambda: KEYWORDS)
 
     def wanted(self) -> Catalog:
         """Every text that the sources say now."""
         catalogue = Catalog(project="muster", charset="utf-8", fuzzy=False)
         found = extract_from_dir(
-            self.folder, METHODS, OPTIONS, KEYWORDS, directory_filter=lambda path: Path(path).name not in self.but
+            self.folder,
+            self.methods,
+            OPTIONS,
+            self.keywords,
+            directory_filter=lambda path: Path(path).name not in self.but,
         )
         for name, _, message, _, context in sorted(found, key=lambda each: (each[0], each[1])):
             place = (Path(self.folder.name, name).as_posix(), 0)
@@ -58,9 +73,30 @@ class Domain:
             yield place / "script.json", json.dumps(said, ensure_ascii=False, indent=0, sort_keys=True).encode() + b"\n"
 
 
+def of_commands(file: IO[bytes], keywords: Any, tags: Any, options: Any) -> Iterator[tuple[int, str, Any, list[str]]]:
+    """What a module of the command line says: marked texts, and the docstrings of commands, which are their help."""
+    yield from extract_python(file, keywords, tags, options)
+    file.seek(0)
+    for node in ast.walk(ast.parse(file.read())):
+        if isinstance(node, ast.FunctionDef) and any(map(makes_command, node.decorator_list)):
+            for text, _ in paragraphs(ast.get_docstring(node, clean=False) or ""):
+                yield node.lineno, "_", [text], []
+
+
+def makes_command(decorator: ast.expr) -> bool:
+    """Whether a function becomes a command by this decorator: `@command(…)`, `@agents.command(…)`, `@group(…)`."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return getattr(called, "attr", getattr(called, "id", "")) in ("command", "group")
+
+
 DOMAINS = (
     Domain(ROOT / "webserver", but=("vendor", "translations", "assets", "node_modules", "__pycache__")),
-    Domain(ROOT / "muster", but=("translations", "__pycache__")),
+    Domain(
+        ROOT / "muster",
+        but=("translations", "__pycache__"),
+        methods=[("**.py", of_commands)],
+        keywords={"_": None, "ngettext": (1, 2), "Phrase": None},
+    ),
 )
 
 
@@ -104,10 +140,12 @@ def troubles(language: str, domain: Domain) -> Iterator[str]:
             yield f"{language}: {message.id!r}: {error}"
 
 
-def main(check: bool) -> int:
-    """Write or check everything; answers the exit code."""
+def main(check: bool, names: list[str]) -> int:
+    """Write or check the domains named, or all; answers the exit code."""
     found = []
     for domain in DOMAINS:
+        if names and domain.folder.name not in names:
+            continue
         for language in LANGUAGES:
             for path, content in domain.files(language):
                 if check and (not path.exists() or path.read_bytes() != content):
@@ -121,4 +159,4 @@ def main(check: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main("--check" in sys.argv[1:]))
+    sys.exit(main("--check" in sys.argv[1:], [word for word in sys.argv[1:] if word != "--check"]))
