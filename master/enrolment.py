@@ -50,7 +50,7 @@ class Enrolment:
         self._tries = Rates(settings.enrol_rate)
 
     def add_join_token(self) -> dict[str, Any]:
-        """A fresh permission to enrol one host: {token, line, expires_at_ms}."""
+        """A fresh permission to enrol one host: {token, line, created_at_ms, expires_at_ms}."""
         secret = ids.secret_token()
         now = self._ledger.clock.now()
         age_s = self._settings.join_token_age
@@ -60,6 +60,7 @@ class Enrolment:
         return {
             "token": word,
             "line": f"muster agent --join {word}",
+            "created_at_ms": now.wall_ms,
             "expires_at_ms": now.wall_ms + round(age_s * 1000),
         }
 

@@ -190,6 +190,9 @@ def agent_view(presence: Presence, *, held: int) -> dict[str, Any]:
         "last_seen_at_ms": presence.heard_ms,
         "enrolled_at_ms": agent.enrolled_at_ms,
         "former_names": list(agent.former_names),
+        "draining": agent.draining,
+        "labels_set": agent.labels_set is not None,
+        "slots_set": agent.slots_set,
     }
 
 

@@ -1,0 +1,107 @@
+// The page of one agent, live: its head follows the agent's events, the lists of tasks those of its runs; charts and facts
+// are asked for anew now and then.
+
+import { chart } from "./chart.js";
+import { follow } from "./live.js";
+import { batched, fillTask, isOver, rowOf } from "./task_rows.js";
+import { setBadge, setText, size } from "./view.js";
+import { number, t } from "./words.js";
+
+const LOAD_MS = 30000;
+const TASKS_MS = 3000;
+const head = document.getElementById("agent");
+const id = head.dataset.id;
+let tasksDue = 0;
+let tasksAt = 0;
+
+const part = (name) => document.getElementById(name)?.dispatchEvent(new Event("muster:refresh"));
+
+// -- load -----------------------------------------------------------------------------------------------------------
+
+const place = document.getElementById("charts");
+const total = Number(place.dataset.total);
+const cpus = Number(place.dataset.cpus);
+const figure = (name) => place.querySelector(`[data-chart="${name}"]`);
+const charts = [
+  chart(figure("cpu"), { column: 1, say: (v) => `${number(Math.round(v))} %`, most: () => 100 }),
+  chart(figure("memory"), { column: 2, say: size, most: (largest) => Math.max(total, largest) }),
+  chart(figure("load"), { column: 3, say: (v) => number(Math.round(v * 100) / 100), most: (largest) => Math.max(cpus, 1.1 * largest) }),
+];
+
+async function load() {
+  const answer = await fetch(`/api/v1/agents/${encodeURIComponent(id)}/samples`).catch(() => null);
+  if (!answer?.ok) return; // the live mark says when the server is away
+  const { points, interval_s: interval } = await answer.json();
+  for (const each of charts) each.show(points, interval);
+}
+
+function loadForEver() {
+  setTimeout(() => {
+    if (!document.hidden) {
+      load();
+      part("facts");
+    }
+    loadForEver();
+  }, LOAD_MS * (0.85 + Math.random() * 0.3));
+}
+
+// -- the agent ------------------------------------------------------------------------------------------------------
+
+function show(shown, name) {
+  const form = head.querySelector(`[data-act="${name}"]`);
+  if (form) form.hidden = !shown;
+}
+
+function gone() {
+  head.querySelector(".actions").remove();
+  document.querySelectorAll(".second form button, .second form input").forEach((each) => each.setAttribute("disabled", ""));
+  document.querySelectorAll("[data-when]").forEach((each) => each.setAttribute("hidden", ""));
+  head.querySelector("h1 .badge").replaceWith(t("is forgotten"));
+}
+
+function fill(agent) {
+  if (agent.forgotten) return gone();
+  const { state } = agent;
+  head.dataset.state = state;
+  setBadge(head.querySelector("[data-f=state]"), state);
+  setText(head, agent.name, "[data-f=name]");
+  setText(head, agent.hostname === agent.name ? "" : agent.hostname, "[data-f=hostname]");
+  setText(head, `${agent.held}/${agent.slots}`, "[data-f=held]");
+  if (state === "online" || state === "draining") {
+    show(state === "online", "drain");
+    show(state === "draining", "resume");
+  }
+  show(state === "offline", "forget");
+  for (const each of document.querySelectorAll("[data-when]")) each.hidden = each.dataset.when !== state;
+}
+
+// -- its tasks ------------------------------------------------------------------------------------------------------
+
+function tasksSoon() {
+  if (tasksDue) return;
+  const wait = Math.max(0, tasksAt + TASKS_MS - Date.now()) + 300 * Math.random();
+  tasksDue = setTimeout(() => {
+    tasksDue = 0;
+    tasksAt = Date.now();
+    part("tasks");
+  }, wait);
+}
+
+const listed = (name, taskId) => rowOf(document.querySelector(`[data-list="${name}"]`), taskId);
+
+follow("/api/v1/events?output=false", head.dataset.after, {
+  agent: batched((agents) => agents.has(id) && fill(agents.get(id))),
+  task: batched((tasks) => {
+    for (const task of tasks.values()) {
+      const running = listed("running", task.id);
+      const recent = listed("recent", task.id);
+      for (const row of [running, recent]) if (row) fillTask(row, task);
+      if ((running && task.state !== "running") || (recent && !isOver(task))) tasksSoon();
+    }
+  }),
+  run: (run) => {
+    if (run.agent?.id === id && !listed("running", run.task_id) && !listed("recent", run.task_id)) tasksSoon();
+  },
+});
+load();
+loadForEver();
