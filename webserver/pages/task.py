@@ -26,6 +26,7 @@ ID_LENGTH = 36
 NAMES_SHOWN = 40
 _RANKS = {"failed": 0, "running": 1, "leased": 2, "ready": 3, "delayed": 3, "cancelled": 4, "skipped": 4, "expired": 4}
 _NOT_BEGUN = ("delayed", "ready", "leased")
+_SOON = ("leased_not_begun", "may", "could_begin")
 View = Mapping[str, Any]
 
 
@@ -55,7 +56,7 @@ def show(visit: Visit, task_id: str) -> flask.Response:
         groups=groups,
         may=allowed(task),
         took=took(task),
-        waiting=said.waiting(task["waiting"], text=task["waiting_because"]),
+        waiting=waiting_said(task),
         reason=said.reason(task["reason"]),
         share=None if task["fail_rate"] is None else format_percent(task["fail_rate"], "#,##0.##%"),
         script=_script(visit, task),
@@ -117,6 +118,12 @@ def took(task: View) -> str | None:
     if task["started_at_ms"] is None or task["ended_at_ms"] is None:
         return None
     return duration((task["ended_at_ms"] - task["started_at_ms"]) / 1000)
+
+
+def waiting_said(task: View) -> str:
+    """Why the task waits; nothing where a run is claimed already or may be at once."""
+    told = [each for each in task["waiting"] if each["code"] not in _SOON]
+    return said.waiting(told, text=task["waiting_because"]) if told else ""
 
 
 def cancel_question(task: View, *, grace_s: float) -> str:

@@ -42,9 +42,17 @@ function plan() {
 function draw() {
   timer = 0;
   drawn = performance.now();
-  drawHeader(root, task);
+  drawHeader(root, task, counted());
   groups.draw(runs, panel.runId);
   panel.draw();
+}
+
+/** Runs by state, as the groups show them: of many changes at once the task's own counts come later than its runs. */
+function counted() {
+  if (runs.size !== task.total) return task.counts;
+  const counts = {};
+  for (const { state } of runs.values()) counts[state] = (counts[state] ?? 0) + 1;
+  return counts;
 }
 
 function settled(id) {

@@ -9,14 +9,17 @@ const ORDER = ["succeeded", "failed", "cancelled", "skipped", "expired", "runnin
 const NOT_BEGUN = ["delayed", "ready", "leased"];
 const STOPPED = new Set(["fail_count", "fail_rate"]);
 
-/** Show `task` in the head of the page. */
-export function drawHeader(root, task) {
+// What a run waits for that is claimed already: for a task that says nothing.
+const SOON = new Set(["leased_not_begun", "may", "could_begin"]);
+
+/** Show `task` in the head of the page; `counts`: its runs by state. */
+export function drawHeader(root, task, counts) {
   document.title = `${stateWord(shownState(task))} · ${plain(task.name)} · muster`;
   setBadge(root.querySelector(".about .badge"), shownState(task));
   drawDuration(root.querySelector('[data-f="took"]'), task);
-  setProgress(root.querySelector(".progress"), task.counts, task.total);
-  drawLegend(root.querySelector("#legend"), task);
-  drawActions(root, task);
+  setProgress(root.querySelector(".progress"), counts, task.total);
+  drawLegend(root.querySelector("#legend"), counts);
+  drawActions(root, task, counts);
   drawTold(root.querySelector("#told"), task);
 }
 
@@ -28,8 +31,8 @@ function drawDuration(place, task) {
   else if (slot.querySelector("time")?.getAttribute("datetime") !== task.started_at) slot.replaceChildren(time(task.started_at, "since"));
 }
 
-function drawLegend(place, task) {
-  const said = ORDER.filter((state) => task.counts[state]).map((state) => [state, number(task.counts[state])]);
+function drawLegend(place, counts) {
+  const said = ORDER.filter((state) => counts[state]).map((state) => [state, number(counts[state])]);
   const mark = JSON.stringify(said);
   if (place.dataset.mark === mark) return;
   place.dataset.mark = mark;
@@ -49,7 +52,7 @@ function allowed(task) {
   };
 }
 
-function drawActions(root, task) {
+function drawActions(root, task, counts) {
   const may = allowed(task);
   let lost = false;
   for (const form of root.querySelectorAll("form[data-action]")) {
@@ -59,14 +62,14 @@ function drawActions(root, task) {
   }
   // Whoever works by keyboard goes on where they were when the button they pressed has gone.
   if (lost) root.querySelector("form[data-action]:not([hidden]) button, #actions a").focus();
-  setText(root, number(task.total - (task.counts.succeeded ?? 0)), '[data-f="unsuccessful"]');
-  root.querySelector('[data-action="cancel"] button').dataset.confirm = cancelQuestion(task, Number(root.dataset.killGrace));
+  setText(root, number(task.total - (counts.succeeded ?? 0)), '[data-f="unsuccessful"]');
+  root.querySelector('[data-action="cancel"] button').dataset.confirm = cancelQuestion(counts, Number(root.dataset.killGrace));
 }
 
 /** What cancelling does now, in words. */
-function cancelQuestion(task, grace) {
-  const idle = NOT_BEGUN.reduce((sum, state) => sum + (task.counts[state] ?? 0), 0);
-  const busy = task.counts.running ?? 0;
+function cancelQuestion(counts, grace) {
+  const idle = NOT_BEGUN.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
+  const busy = counts.running ?? 0;
   const parts = [t("Cancel this task?")];
   if (idle) parts.push(tn("%(n)s run has not begun and never will.", "%(n)s runs have not begun and never will.", idle));
   if (busy) {
@@ -76,7 +79,8 @@ function cancelQuestion(task, grace) {
 }
 
 function drawTold(place, task) {
-  const waits = waiting(task.waiting, task.waiting_because);
+  const told = (task.waiting ?? []).filter(({ code }) => !SOON.has(code));
+  const waits = told.length ? waiting(told, task.waiting_because) : "";
   const mark = JSON.stringify([task.reason, waits]);
   if (place.dataset.mark === mark) return;
   place.dataset.mark = mark;
@@ -85,7 +89,7 @@ function drawTold(place, task) {
     const { code, args, run_id: runId } = task.reason;
     const link = runId ? el("a", { href: `#run=${runId}` }, args.agent ?? t("the run at which it stopped")) : null;
     const kind = STOPPED.has(code) ? "alert" : "alert plain";
-    found.push(el("div", { class: kind }, icon("triangle-alert"), el("div", {}, reason(task.reason), link && " · ", link)));
+    found.push(el("div", { class: kind }, icon(STOPPED.has(code) ? "triangle-alert" : "info"), el("div", {}, reason(task.reason), link && " · ", link)));
   }
   if (waits) {
     found.push(el("div", { class: "alert plain waits" }, icon("hourglass"), el("div", {}, el("strong", {}, t("Waits:")), ` ${waits}`)));

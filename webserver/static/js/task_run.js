@@ -41,7 +41,6 @@ export class Panel {
     this.build(el("h2", { id: "panel-heading" }, el("span", { "data-f": "agent" })));
     this.show();
     this.draw();
-    if (attempt === null) this.openOutput();
   }
 
   /** Show the output of all runs together. */
@@ -76,7 +75,7 @@ export class Panel {
 
   clear() {
     this.log?.close();
-    Object.assign(this, { log: null, runId: null, all: false, attempt: null, attempts: [], verdicts: null, wanted: null, asked: "", told: "" });
+    Object.assign(this, { log: null, runId: null, all: false, attempt: null, attempts: [], verdicts: null, wanted: null, drawn: null, asked: "", told: "" });
     this.place.replaceChildren();
   }
 
@@ -111,7 +110,7 @@ export class Panel {
   /** Bring what is shown up to date. */
   draw() {
     const run = this.runId && this.runs.get(this.runId);
-    if (!run || run === this.drawn && this.drawnIn === this.asked) return;
+    if (!run || run === this.drawn) return;
     this.drawn = run;
     setBadge(this.place.querySelector("header .badge"), run.state);
     const name = this.place.querySelector('[data-f="agent"]');
@@ -124,11 +123,11 @@ export class Panel {
     cancel.dataset.confirm = run.state === "running" ? t("End this script? It gets TERM, and KILL if it does not end.") : t("Cancel this run? It has not begun and never will.");
     this.drawWaits(run);
     this.drawAttempt(run);
+    if (!this.log && run.started_at && this.wanted === null) this.openOutput();
     // What the stream does not tell (steps, silences) is asked for when the run has changed in a way that makes it new.
     const asked = [run.id, run.state, run.attempt, run.silent_since, run.late].join(" ");
     if (asked !== this.asked) {
       this.asked = asked;
-      this.drawnIn = asked;
       this.ask(run, asked);
     }
   }
@@ -216,10 +215,14 @@ export class Panel {
     this.openOutput();
   }
 
+  /** Show the output of the attempt looked at; of a run that waits for its next attempt, that of the last one. */
   openOutput() {
     this.log?.close();
+    this.log = null;
     const run = this.runs.get(this.runId);
-    const attempt = this.attempt === null ? null : this.attempts[this.attempt].attempt;
+    const looked = this.attempt === null && !run.started_at ? this.attempts.at(-1) : this.attempts[this.attempt];
+    if (!looked && !run.started_at) return;
+    const attempt = looked?.attempt ?? null;
     this.log = openLog(this.place.querySelector('[data-f="log"]'), {
       runs: [logged(run)],
       path: `/api/v1/runs/${run.id}/events`,
