@@ -18,11 +18,15 @@ View = Mapping[str, Any]
 
 
 class Key(NamedTuple):
-    """What a stream is of: one task, one run, or with neither everything; with or without output."""
+    """What a stream is of: one task, one run, or with neither everything; with or without output.
+
+    Without `runs` (of everything only) no run is told; a task is told again when its counts change.
+    """
 
     task_id: str | None = None
     run_id: str | None = None
     output: bool = False
+    runs: bool = True
 
     @property
     def everything(self) -> bool:

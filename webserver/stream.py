@@ -34,6 +34,7 @@ _FEED_WAIT_S = 20.0
 _FEED_ROWS = 1000
 _RETRY_S = 0.3
 _KINDS = frozenset({"task", "run", "output", "agent"})
+_COUNTING = Key(runs=False)
 _OPENING = b"retry: 1000\n: events\n\n"
 
 
@@ -61,16 +62,16 @@ class EventStreams:
         """How often a follower was slower than its channel's log is long."""
         return self._fell_behind + sum(channel.fell_behind for channel in self._channels.values())
 
-    def mark(self, task_id: str | None = None, *, output: bool = False) -> str:
+    def mark(self, task_id: str | None = None, *, output: bool = False, runs: bool = True) -> str:
         """The id from which a page can follow (`?after=`) and miss nothing, if it is made of what the master says after
         this call: of everything, or without output of the task with this whole id. Good while that very stream, with or
-        without output, is kept.
+        without output and runs, is kept.
 
         Raises what the master answers when it cannot be asked for its feed.
         """
         if output and task_id is not None:
             raise ValueError("a task's output begins with a snapshot: there is nothing to mark")
-        return str(self._channel(Key(task_id, None, output)).mark())
+        return str(self._channel(Key(task_id, output=output, runs=runs)).mark())
 
     def follow(self, key: Key, *, after: str | None) -> Iterator[bytes]:
         """A stream's bytes, without end, behind the event with the id `after`. Ids in `key` are whole ones.
@@ -169,6 +170,9 @@ class EventStreams:
                 channel = self._channels.get(key)
                 if channel is not None:
                     channel.note(seq, kind, item_id)
+            counting = self._channels.get(_COUNTING)
+            if counting is not None and kind == "run" and task_id is not None:
+                counting.note(seq, "task", task_id)
 
     def _break_off(self) -> None:
         channels, self._channels = self._channels, {}
@@ -182,6 +186,8 @@ def _concerned(kind: str, task_id: str | None, run_id: str | None) -> list[Key]:
     if kind not in _KINDS:
         return []
     keys = [Key(output=output) for output in (True, False)]
+    if kind in ("task", "agent"):
+        keys.append(_COUNTING)
     if kind != "agent" and task_id is not None:
         keys += [Key(task_id=task_id, output=output) for output in (True, False)]
     if kind in ("run", "output"):

@@ -488,3 +488,19 @@ def test_the_samples_of_a_real_agent(stack: Stack) -> None:
     assert answer.status == 200 and answer.json["interval_s"] == 15
     assert isinstance(answer.json["points"], list)
     stack.http.get("agents/nosuch/samples").refused(404, "not_found")
+
+
+def test_without_runs_a_task_is_told_when_its_counts_change(stack: Stack) -> None:
+    reader = stack.http.events("events?runs=false")
+    answer = stack.http.post("tasks", request(name="counted", targets=["one", "two"]))
+    task_id = answer.json["id"]
+
+    def counts(event: SeenEvent) -> dict[str, int]:
+        return dict(event.json["counts"]) if event.kind == "task" and event.json["id"] == task_id else {}
+
+    stack.one.end(stack.one.take())
+    reader.until(lambda event: counts(event) == {"ready": 1, "succeeded": 1})
+    stack.two.end(stack.two.take())
+    reader.until(lambda event: counts(event) == {"succeeded": 2})
+    assert {event.kind for event in reader.seen} <= {"task", "agent"}
+    reader.close()

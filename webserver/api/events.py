@@ -80,16 +80,25 @@ def run_events(call: Call) -> flask.Response:
     return _follow(call, Key(run_id=view["id"], output=call.query.output))
 
 
+class AllEventQuery(EventQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to be told of everything."""
+
+    runs: Annotated[
+        bool, msgspec.Meta(description="false: no `run` and no `output` events; tasks when their counts change, too")
+    ] = True
+
+
 @noun.operation(
     "GET",
     "/events",
-    query=EventQuery,
+    query=AllEventQuery,
     answers={200: Answer(_OF_ALL, content_type=_EVENT_STREAM)},
     headers=[_RESUME],
 )
 def all_events(call: Call) -> flask.Response:
     """Follow everything, from now on."""
-    return _follow(call, Key(output=call.query.output))
+    query: AllEventQuery = call.query
+    return _follow(call, Key(output=query.output and query.runs, runs=query.runs))
 
 
 def _follow(call: Call, key: Key) -> flask.Response:

@@ -31,7 +31,7 @@ def add(door: PageDoor) -> None:
 
 def show(visit: Visit) -> flask.Response:
     """The page."""
-    after = visit.web.streams.mark(None, output=False)
+    after = visit.web.streams.mark(runs=False)
     found = dict(visit.web.master.read("overview"))
     found["waiting"] = [task for task in found["waiting"] if held_back(task)]
     found["ended"] = found["ended"][:ENDED_SHOWN]

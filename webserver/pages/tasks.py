@@ -29,7 +29,7 @@ def add(door: PageDoor) -> None:
 def show(visit: Visit) -> flask.Response:
     """A page of the list."""
     asked = {name: flask.request.args.get(name, "").strip() for name in _FIELDS}
-    after = visit.web.streams.mark(None, output=False)
+    after = visit.web.streams.mark(runs=False)
     faults: dict[str, str] = {}
     where = _where(visit, asked, faults)
     found: Mapping[str, Any] = {"items": [], "next": None, "previous": None}

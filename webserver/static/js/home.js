@@ -50,7 +50,7 @@ function fleetSoon() {
   }, FLEET_LEAST_MS * (0.2 + Math.random()));
 }
 
-follow("/api/v1/events?output=false", home.dataset.after, {
+follow("/api/v1/events?runs=false", home.dataset.after, {
   task: batched((tasks) => {
     for (const task of tasks.values()) {
       for (const name of LISTS) place(name, task);

@@ -59,4 +59,4 @@ filters.addEventListener("click", (event) => {
 document.addEventListener("htmx:after:swap", () => {
   unseen = new Set();
 });
-follow("/api/v1/events?output=false", list().dataset.after, { task: batched(draw) });
+follow("/api/v1/events?runs=false", list().dataset.after, { task: batched(draw) });
