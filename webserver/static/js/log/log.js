@@ -80,6 +80,7 @@ class Viewer {
       paint: (row) => this.painter.row(row),
       moved: () => this.setFollow(false),
     });
+    this.scroller.list(this.rows);
     this.setWrap(localStorage.getItem(WRAP_KEPT) === "yes");
   }
 

@@ -28,7 +28,7 @@ export function placeOf(rows, seq) {
 export class Search {
   constructor(text) {
     this.text = text;
-    this.pattern = text ? new RegExp(text.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), "giu") : null;
+    this.pattern = text ? new RegExp(text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "giu") : null;
     this.hits = [];
     this.next = 0; // rows from this seq on are not looked at yet
   }
@@ -67,6 +67,7 @@ export class Search {
   /** Where the text is in `line`: [start, end, start, end, ...]. */
   places(line) {
     if (!this.pattern) return [];
+    this.pattern.lastIndex = 0;
     return Array.from(line.matchAll(this.pattern)).flatMap((found) => [found.index, found.index + found[0].length]);
   }
 
