@@ -1,0 +1,133 @@
+"""The overview and the list of tasks: what happens is seen without a reload, and every form of the pages is sound."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.support.browser import LANGUAGES, THEMES, WIDTHS, Language, Pages, Theme, check
+from tests.support.cluster import Cluster
+
+
+def row(page: Page, where: str, name: str) -> Locator:
+    return page.locator(f'[data-list="{where}"] li', has=page.get_by_role("link", name=name, exact=True))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("path", ["/", "/tasks", "/tokens", "/nowhere"])
+def test_every_form(pages: Pages, path: str, width: int, theme: Theme, language: Language) -> None:
+    if path == "/nowhere":
+        pages.allow("status of 404")
+    page = pages.open(path, width=width, theme=theme, language=language)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    check(page)
+
+
+def test_a_task_is_seen_from_submit_to_end(pages: Pages, cluster: Cluster) -> None:
+    page = pages.open("/")
+    expect(page.locator("#live")).to_have_attribute("data-state", "open")
+    task = cluster.client.submit("exit 3", count=1, name="overview one")
+    expect(row(page, "ended", "overview one")).to_be_visible()
+    expect(row(page, "ended", "overview one")).to_contain_text("failed")
+    expect(page.locator("#attention")).to_contain_text("overview one")
+    expect(row(page, "running", "overview one")).to_have_count(0)
+    cluster.client.wait(cluster.client.retry(task.id).id)
+
+
+def test_what_waits_says_why(pages: Pages, cluster: Cluster) -> None:
+    page = pages.open("/")
+    agent = cluster.agents[0]
+    cluster.client.drain_agent(agent)
+    try:
+        task = cluster.client.submit("true", name="waits for a drained one", targets=[agent])
+        expect(row(page, "waiting", "waits for a drained one")).to_contain_text("is draining and takes nothing new")
+        expect(page.locator("#fleet")).to_contain_text("1 draining")
+    finally:
+        cluster.client.resume_agent(agent)
+    expect(row(page, "waiting", "waits for a drained one")).to_have_count(0)
+    cluster.client.wait(task.id)
+
+
+def test_the_list_is_filtered_and_grows(pages: Pages, cluster: Cluster) -> None:
+    for number in range(3):
+        cluster.run("true", count=1, name=f"list fine {number}")
+    cluster.run("exit 1", count=1, name="list bad")
+    page = pages.open("/tasks?name=list+")
+    expect(page.locator("[data-list=tasks] li")).to_have_count(4)
+    page.get_by_role("button", name="failed", exact=True).click()
+    expect(page).to_have_url(re.compile("state=failed"))
+    expect(page.locator("[data-list=tasks] li")).to_have_count(1)
+    cluster.client.submit("exit 1", count=1, name="list bad two")
+    expect(page.locator("[data-list=tasks] li")).to_have_count(2)
+    cluster.client.submit("exit 1", count=1, name="another thing")
+    cluster.client.submit("exit 1", count=1, name="list bad three")
+    expect(page.locator("[data-list=tasks] li")).to_have_count(3)
+    expect(page.locator("[data-list=tasks] li").first).to_contain_text("list bad three")
+    page.get_by_placeholder("Name").fill("no such name anywhere")
+    expect(page.get_by_text("No task is like that")).to_be_visible()
+    check(page)
+
+
+def test_pages_of_the_list(pages: Pages, cluster: Cluster) -> None:
+    for number in range(53):
+        cluster.client.submit("true", count=1, name=f"paged {number}")
+    page = pages.open("/tasks?name=paged")
+    expect(page.locator("[data-list=tasks] li")).to_have_count(50)
+    page.get_by_role("link", name="Older").click()
+    expect(page.locator("[data-list=tasks] li")).to_have_count(3)
+    expect(page.locator("[data-list=tasks]")).to_contain_text("paged 0")
+    page.get_by_role("link", name=re.compile("Newe")).click()
+    expect(page.locator("[data-list=tasks] li")).to_have_count(50)
+
+
+def test_a_hidden_page_closes_its_stream_and_catches_up(pages: Pages, cluster: Cluster) -> None:
+    context = pages.context()
+    page = context.new_page()
+    page.goto(f"{cluster.url}/")
+    expect(page.locator("#live")).to_have_attribute("data-state", "open")
+    hide = "state => { Object.defineProperty(document, 'hidden', {value: state, configurable: true});"
+    page.evaluate(hide + " document.dispatchEvent(new Event('visibilitychange')); }", True)
+    expect(page.locator("#live")).to_have_attribute("data-state", "closed")
+    cluster.run("exit 7", count=1, name="while nobody looked")
+    page.evaluate(hide + " document.dispatchEvent(new Event('visibilitychange')); }", False)
+    expect(row(page, "ended", "while nobody looked")).to_have_count(1)
+
+
+def test_tokens_are_made_used_and_revoked(pages: Pages) -> None:
+    page = pages.open("/tokens")
+    page.get_by_role("button", name="Create").click()
+    expect(page.locator("#name-fault")).to_be_visible()
+    pages.allow("status of 422", "status of 409")
+    page.get_by_label("Name of a new token").fill("browser test <b>x</b>")
+    page.get_by_role("button", name="Create").click()
+    secret = page.locator("#secret").text_content() or ""
+    assert len(secret) > 30
+    page.get_by_role("button", name="Copy").click()
+    assert page.evaluate("navigator.clipboard.readText()") == secret
+    shown = page.get_by_role("row", name="browser test <b>x</b>")
+    expect(shown).to_be_visible()
+    check(page)
+    answer = page.request.get(f"{pages.url}/api/v1/agents", headers={"Authorization": f"Bearer {secret}", "Cookie": ""})
+    assert answer.status == 200
+    shown.get_by_role("button").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(page.locator("#notices")).to_contain_text("Revoked")
+    expect(shown).to_have_count(0)
+    answer = page.request.get(f"{pages.url}/api/v1/agents", headers={"Authorization": f"Bearer {secret}", "Cookie": ""})
+    assert answer.status == 401
+
+
+def test_language_and_theme_are_chosen_and_kept(pages: Pages) -> None:
+    page = pages.open("/tasks")
+    page.get_by_role("button", name="中文").click()
+    expect(page.locator("html")).to_have_attribute("lang", "zh-Hans-CN")
+    expect(page).to_have_url(f"{pages.url}/tasks")
+    page.locator("button[name=theme][value=dark]").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.goto(f"{pages.url}/")
+    expect(page.locator("html")).to_have_attribute("lang", "zh-Hans-CN")
+    check(page)
