@@ -22,6 +22,8 @@ VARIABLE_MOST = 128 * 1024  # of a variable as the kernel takes it: name, `=`, v
 PATH_MOST = 4095
 ENVIRONMENT_MOST = 1024 * 1024  # of all texts together; well under a quarter of the usual 8 MiB stack, and of a message
 LONGEST_S = 10 * 365 * 86400.0
+LABELS_MOST = 1_000
+LABEL_MOST = 300  # characters of a label's name, and of its value
 TOKEN_NAME_MOST = 100
 _INVISIBLE = (
     r"\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"

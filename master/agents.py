@@ -16,6 +16,7 @@ from common import log
 from common.config import Settings
 from common.errors import Conflict, FieldError, InvalidRequest, MusterError, NotFound
 from common.model import FINAL_STATES, Agent, AgentState, Run, RunState, evolve
+from common.requests import LABEL_MOST, LABELS_MOST
 from master.asks import About, Beat, known_facts
 from master.keys import Keys
 from master.leases import Leases
@@ -27,9 +28,6 @@ from master.samples import Samples
 from master.waiting import Pulls
 
 logger = logging.getLogger(__name__)
-
-_LABELS_MOST = 1_000
-_LABEL_MOST = 300
 
 
 class Agents:
@@ -372,14 +370,14 @@ def _end_some(change: Change, runs: Sequence[Run]) -> None:
 def _checked_labels(value: Any) -> dict[str, str] | None:
     if value is None:
         return None
-    if not isinstance(value, dict) or len(value) > _LABELS_MOST:
-        raise InvalidRequest.of("labels", f"must be an object of at most {_LABELS_MOST} texts")
+    if not isinstance(value, dict) or len(value) > LABELS_MOST:
+        raise InvalidRequest.of("labels", f"must be an object of at most {LABELS_MOST} texts")
     faults = [
         FieldError(
-            f"labels.{str(key)[:60]}", f"name and value must be printable texts of at most {_LABEL_MOST} characters"
+            f"labels.{str(key)[:60]}", f"name and value must be printable texts of at most {LABEL_MOST} characters"
         )
         for key, text in value.items()
-        if not (isinstance(key, str) and isinstance(text, str) and 0 < len(key) <= _LABEL_MOST >= len(text))
+        if not (isinstance(key, str) and isinstance(text, str) and 0 < len(key) <= LABEL_MOST >= len(text))
         or not (key.isprintable() and text.isprintable())
     ]
     if faults:

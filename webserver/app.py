@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,14 @@ def create_app(services: Services, hosts: security.AllowedHosts) -> flask.Flask:
 
 
 def _serve_document(app: flask.Flask) -> None:
-    raw = json.dumps(openapi.document(api.NOUNS), separators=(",", ":"), ensure_ascii=False).encode()
+    @lru_cache(maxsize=4)  # a webserver has few names
+    def raw(cookie: str) -> bytes:
+        document = openapi.document(api.NOUNS, cookie=cookie)
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
     def document() -> flask.Response:
-        return flask.Response(raw, content_type="application/json", headers={"Cache-Control": "no-cache"})
+        content = raw(security.session_cookie(flask.request))
+        return flask.Response(content, content_type="application/json", headers={"Cache-Control": "no-cache"})
 
     app.add_url_rule(f"{PREFIX}/openapi.json", "openapi", document, methods=["GET"], provide_automatic_options=False)
 

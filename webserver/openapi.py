@@ -26,12 +26,28 @@ from common.errors import (
     UnsupportedContentType,
 )
 from common.version import VERSION
-from webserver import problems, shapes
-from webserver.rest import PREFIX, Answer, Header, Noun, Operation
+from webserver import examples, meanings, problems, shapes
+from webserver.rest import PREFIX, Answer, Header, Nothing, Noun, Operation
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{name}"
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
+_ABOUT = (
+    "Runs scripts on many hosts at once. Times are RFC 3339 in UTC, durations seconds. What is not described here (a "
+    "field, a parameter, a method) is refused, never ignored. Errors are problem documents (RFC 9457) with a stable "
+    "`code`. Lists come in pages: `next` of one page is the `cursor` of the following one, and null on the last. "
+    "HEAD is answered wherever GET is."
+)
+_HEALTH = "Whether it is well, for machines that ask. No token is needed."
+_DESCRIBED = {
+    "agent": "an id, or its beginning (6 characters or more), or a name",
+    "": "an id, or its beginning (6 characters or more)",
+}
+_TEXT_HEADER: Json = {"schema": {"type": "string"}}
+_REFUSAL_HEADERS: Mapping[int, Json] = {
+    401: {"WWW-Authenticate": {"description": "`Bearer`", **_TEXT_HEADER}},
+    **{status: {"Retry-After": {"description": "seconds", **_TEXT_HEADER}} for status in problems.RETRY_AFTER_S},
+}
 # What any operation may answer, whatever it is about.
 _ALWAYS: tuple[type[MusterError], ...] = (
     Malformed,
@@ -97,13 +113,16 @@ _ITEM_LIMITS: dict[str, Json] = {
 }
 
 
-def document(nouns: Iterable[Noun]) -> Json:
-    """The whole document."""
+def document(nouns: Iterable[Noun], *, cookie: str = "muster_session") -> Json:
+    """The whole document. `cookie`: what the cookie of a session is called where it is asked for."""
     nouns = list(nouns)
     operations = [operation for noun in nouns for operation in noun.operations]
     shapes_used = _shapes(operations)
     _, components = msgspec.json.schema_components(shapes_used, ref_template=_REF)
     _limit_task_request(components["TaskRequest"])
+    _limit_labels(components["AgentChanges"])
+    for name, schema in components.items():
+        _describe_fields(name, schema)
     paths: Json = {}
     for noun in nouns:
         for operation in noun.operations:
@@ -113,17 +132,26 @@ def document(nouns: Iterable[Noun]) -> Json:
         "info": {
             "title": "muster",
             "version": VERSION,
-            "description": "Runs scripts on many hosts at once. Times are RFC 3339 in UTC, durations seconds.",
+            "description": _ABOUT,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
+        "externalDocs": {"url": f"{PREFIX}/docs", "description": "this document as a page"},
         "security": [{"token": []}],
-        "tags": [{"name": noun.name, "description": noun.description} for noun in nouns],
+        "tags": [
+            *({"name": noun.name, "description": noun.description} for noun in nouns),
+            {"name": "health", "description": _HEALTH},
+        ],
         "paths": {**paths, **_open_paths()},
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "an API token"}},
-        },
+        "components": {"schemas": components, "securitySchemes": _security_schemes(cookie)},
+    }
+
+
+def _security_schemes(cookie: str) -> Json:
+    about = "the session of a browser that is logged in: it may read, and changes things through the pages only"
+    return {
+        "token": {"type": "http", "scheme": "bearer", "description": "an API token"},
+        "session": {"type": "apiKey", "in": "cookie", "name": cookie, "description": about},
     }
 
 
@@ -139,29 +167,48 @@ def _shapes(operations: list[Operation]) -> list[type[msgspec.Struct]]:
 
 
 def _operation(noun: Noun, operation: Operation) -> Json:
+    name = operation.fn.__name__
     summary, _, description = (operation.fn.__doc__ or "").strip().partition("\n")
-    drawn: Json = {
-        "operationId": operation.fn.__name__,
-        "tags": [noun.name],
-        "summary": summary.rstrip("."),
-        "responses": {},
-    }
+    drawn: Json = {"operationId": name, "tags": [noun.name], "summary": summary.rstrip("."), "responses": {}}
+    if operation.method == "GET":
+        drawn["security"] = [{"token": []}, {"session": []}]
     if description.strip():
         drawn["description"] = " ".join(description.split())
     parameters = [*_path_parameters(operation.path), *_query_parameters(operation), *_headers(operation.headers)]
     if parameters:
-        drawn["parameters"] = parameters
+        drawn["parameters"] = [_with_example(name, parameter) for parameter in parameters]
     if operation.body is not None:
-        schema = {"$ref": _REF.format(name=operation.body.__name__)}
-        drawn["requestBody"] = {
-            "required": operation.body_required,
-            "content": {"application/json": {"schema": schema}},
-        }
+        drawn["requestBody"] = _body(operation)
+    _show_call(drawn, operation.method, PREFIX + operation.path)
     for status, answer in operation.answers.items():
         drawn["responses"][str(status)] = _answer(answer)
     refused = (*_ALWAYS, *operation.refuses, *(_WITH_BODY if operation.body is not None else ()))
     drawn["responses"].update(_refusals(refused))
     return drawn
+
+
+def _body(operation: Operation) -> Json:
+    assert operation.body is not None
+    content: Json = {"schema": {"$ref": _REF.format(name=operation.body.__name__)}}
+    example = examples.EXAMPLES.get(operation.fn.__name__)
+    if example is not None and example.body is not None:
+        content["examples"] = {"example": {"value": dict(example.body)}}
+    drawn: Json = {"required": operation.body_required, "content": {"application/json": content}}
+    if operation.body is not Nothing and operation.body.__doc__:
+        drawn["description"] = " ".join(operation.body.__doc__.split())
+    return drawn
+
+
+def _with_example(operation_id: str, parameter: Json) -> Json:
+    value = examples.of_parameter(operation_id, parameter["name"])
+    return parameter if value is None else {**parameter, "examples": {"example": {"value": value}}}
+
+
+def _show_call(drawn: Json, method: str, path: str) -> None:
+    """Put in the example as a command, under the name that readers of such documents know."""
+    example = examples.EXAMPLES.get(drawn["operationId"])
+    if example is not None:
+        drawn["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": examples.curl(method, path, example)}]
 
 
 def _path_parameters(path: str) -> list[Json]:
@@ -170,7 +217,7 @@ def _path_parameters(path: str) -> list[Json]:
             "name": name,
             "in": "path",
             "required": True,
-            "description": "an id or a name" if name == "agent" else "an id, or its beginning (6 characters or more)",
+            "description": _DESCRIBED.get(name, _DESCRIBED[""]),
             "schema": {"type": "string", "minLength": 1, "maxLength": 200},
         }
         for name in _PATH_PARAMETER.findall(path)
@@ -235,10 +282,9 @@ def _refusals(errors: Iterable[type[MusterError]]) -> Json:
     drawn: Json = {}
     for status in sorted(by_status):
         drawn[str(status)] = {"description": f"`code`: {', '.join(by_status[status])}", "content": content}
-        if status in problems.RETRY_AFTER_S:
-            drawn[str(status)]["headers"] = {
-                "Retry-After": {"description": "seconds", "schema": {"type": "string"}},
-            }
+        headers = _REFUSAL_HEADERS.get(status)
+        if headers is not None:
+            drawn[str(status)]["headers"] = headers
     return drawn
 
 
@@ -249,12 +295,15 @@ def _open_paths() -> Json:
     def path(name: str, summary: str, content: Json, *, unready: bool = False) -> Json:
         responses: Json = {"200": {"description": "Yes.", "content": content}}
         if unready:
-            responses["503"] = {"description": "No; `problems` says why.", "content": problem}
-        return {
-            "get": {
-                "operationId": name, "tags": ["health"], "summary": summary, "security": [], "responses": responses
+            responses["503"] = {
+                "description": "No; `problems` says why.",
+                "content": problem,
+                "headers": _REFUSAL_HEADERS[503],
             }
-        }  # fmt: skip
+        drawn: Json = {"operationId": name, "tags": ["health"], "summary": summary, "security": []}
+        drawn["responses"] = responses
+        _show_call(drawn, "GET", f"/{name}")
+        return {"get": drawn}
 
     def json(name: str) -> Json:
         return {"application/json": {"schema": {"$ref": _REF.format(name=name)}}}
@@ -264,6 +313,25 @@ def _open_paths() -> Json:
         "/readyz": path("readyz", "Whether work can be accepted", json("Readiness"), unready=True),
         "/metrics": path("metrics", "Prometheus text", {"text/plain": {"schema": {"type": "string"}}}),
     }
+
+
+def _describe_fields(shape: str, schema: Json) -> None:
+    """Have every field say what it means, beside its type and not inside of it."""
+    for name, described in schema.get("properties", {}).items():
+        inner = [branch.pop("description", "") for branch in described.get("anyOf", ())]
+        meaning = described.get("description") or meanings.of(shape, name) or next(filter(None, inner), "")
+        if meaning:
+            described["description"] = meaning
+
+
+def _limit_labels(schema: Json) -> None:
+    """Put in what the master demands of labels."""
+    for branch in schema["properties"]["labels"]["anyOf"]:
+        if branch["type"] == "object":
+            text = {"type": "string", "maxLength": requests.LABEL_MOST}
+            branch["maxProperties"] = requests.LABELS_MOST
+            branch["propertyNames"] = {"minLength": 1, "maxLength": requests.LABEL_MOST}
+            branch["additionalProperties"] = text
 
 
 def _limit_task_request(schema: Json) -> None:

@@ -279,7 +279,7 @@ class AgentSamples(Shape, frozen=True, kw_only=True):
 
     interval_s: Annotated[int, msgspec.Meta(description="seconds")]
     points: Annotated[
-        list[tuple[int, float | None, int | None, float | None]],
+        list[Annotated[list[float | None], msgspec.Meta(min_length=4, max_length=4)]],
         msgspec.Meta(
             description="[milliseconds since 1970, CPU in percent (mean), bytes of memory used, load of one minute]; "
             "null: the agent did not say"

@@ -9,7 +9,8 @@ import pytest
 from common import errors
 from common.model import OnStop
 from common.requests import TaskRequest
-from webserver import api, openapi, problems, shapes
+from webserver import api, meanings, openapi, problems, shapes
+from webserver.examples import EXAMPLES, VARIABLES
 
 DOCUMENT: dict[str, Any] = json.loads(json.dumps(openapi.document(api.NOUNS)))
 OPERATIONS = [
@@ -104,3 +105,62 @@ def test_shapes_say_which_states_there_are() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     assert set(schemas["OnStop"]["enum"]) == {member.value for member in OnStop}
     assert set(schemas["Run"]["properties"]) == {field.name for field in msgspec.structs.fields(shapes.Run)}
+
+
+def test_every_operation_has_one_runnable_example_and_every_example_an_operation() -> None:
+    names = [operation["operationId"] for _, _, operation in OPERATIONS]
+    assert set(EXAMPLES) == set(names), "webserver/examples.py holds one example for each operation"
+    for path, method, operation in OPERATIONS:
+        [sample] = operation["x-codeSamples"]
+        address = re.sub(r"\{(\w+)\}", lambda match: f"${match[1].upper()}", path)
+        assert f'"$MUSTER_URL{address}' in sample["source"] and sample["lang"] == "Shell"
+        assert method == "get" or f" -X {method.upper()} " in sample["source"]
+        assert set(re.findall(r"\$([A-Z_]+)", sample["source"])) <= set(VARIABLES)
+        example = EXAMPLES[operation["operationId"]]
+        assert str(example.status) in operation["responses"]
+        assert example.open == (operation.get("security") == [])
+
+
+def test_parameters_and_bodies_have_examples_that_fit() -> None:
+    for path, _, operation in OPERATIONS:
+        for parameter in operation.get("parameters", ()):
+            assert parameter["description"], (path, parameter)
+            if parameter["name"] == "cursor":
+                continue  # only one that a list answered is good
+            value = parameter["examples"]["example"]["value"]
+            kind = {str: "string", int: "integer", bool: "boolean"}[type(value)]
+            expected = parameter["schema"].get("type", "string")
+            assert kind == expected or (kind, expected) == ("integer", "number"), (path, parameter)
+            assert re.search(parameter["schema"].get("pattern", ""), str(value))
+        if "requestBody" in operation:
+            [content] = operation["requestBody"]["content"].values()
+            shape = DOCUMENT["components"]["schemas"][content["schema"]["$ref"].rsplit("/", 1)[1]]
+            value = content["examples"]["example"]["value"]
+            assert set(shape.get("required", ())) <= set(value) <= set(shape["properties"])
+
+
+def test_every_field_of_every_shape_says_what_it_means() -> None:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        for field, described in schema.get("properties", {}).items():
+            assert described.get("description") or "$ref" in described, (name, field)
+
+
+def test_meanings_are_those_of_fields_that_exist() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    for shape, fields in meanings.OF_SHAPE.items():
+        assert set(fields) <= set(schemas[shape]["properties"]), shape
+    known = {field for schema in schemas.values() for field in schema.get("properties", ())}
+    assert set(meanings.COMMON) <= known
+
+
+def test_reading_is_allowed_to_sessions_too() -> None:
+    assert DOCUMENT["components"]["securitySchemes"]["session"]["in"] == "cookie"
+    for path, method, operation in OPERATIONS:
+        if path.startswith("/api/v1"):
+            wanted = [{"token": []}, {"session": []}] if method == "get" else [{"token": []}]
+            assert operation.get("security", DOCUMENT["security"]) == wanted, (path, method)
+
+
+def test_the_cookie_is_named_as_where_the_document_was_asked_for() -> None:
+    schemes = openapi.document(api.NOUNS, cookie="muster_session_7440")["components"]["securitySchemes"]
+    assert schemes["session"]["name"] == "muster_session_7440"

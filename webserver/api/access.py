@@ -16,10 +16,12 @@ from webserver.rest import Answer, Call, Noun, Reply
 noun = Noun("access", "Who may use it: login links for browsers, tokens for programs.")
 
 _DOES = "for people: it is shown beside what was done with it"
+# JSON has no lone surrogates, and readers of patterns no way to say them.
+_NAME_PATTERN = TOKEN_NAME.replace(r"\ud800-\udfff", "")
 Name = Annotated[
     str,
     msgspec.Meta(
-        min_length=1, max_length=TOKEN_NAME_MOST, extra_json_schema={"pattern": TOKEN_NAME}, description=_DOES
+        min_length=1, max_length=TOKEN_NAME_MOST, extra_json_schema={"pattern": _NAME_PATTERN}, description=_DOES
     ),
 ]
 

@@ -28,7 +28,7 @@ class OutputQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which part of the output."""
 
     attempt: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="default: the newest")] | UnsetType = UNSET
-    stream: Stream = Stream.ALL
+    stream: Annotated[Stream, msgspec.Meta(description="what the script wrote there")] = Stream.ALL
     offset: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53, description="counts over both streams of the attempt")] = 0
     limit: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="bytes; default: all")] | UnsetType = UNSET
 
@@ -42,6 +42,7 @@ class OutputQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "The bytes from `offset` on; gaps are left out.",
             content_type=_OCTETS,
             headers={
+                "Content-Disposition": "has a browser save it",
                 "X-Output-Size": "bytes known of the whole attempt, gaps included",
                 "X-Output-Gaps": "what was not kept, as `offset+length,…`",
                 "X-Output-Attempt": "number of the attempt",

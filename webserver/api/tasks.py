@@ -39,6 +39,10 @@ _RFC3339 = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$"
 _MOMENT = {"format": "date-time", "pattern": _RFC3339}
 Since = Annotated[str, msgspec.Meta(description="created at or after", extra_json_schema=_MOMENT)]
 Until = Annotated[str, msgspec.Meta(description="created before", extra_json_schema=_MOMENT)]
+_SUBMITTED = {
+    "Location": "the task's address",
+    "Preference-Applied": "`wait=S` where the request asked to wait",
+}
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
@@ -100,8 +104,8 @@ class RetryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     body=TaskRequest,
     body_required=True,
     answers={
-        201: Answer("The task was stored.", shapes.Task, headers={"Location": "the task's address"}),
-        200: Answer("The task that was stored under this Idempotency-Key before.", shapes.Task),
+        201: Answer("The task was stored.", shapes.Task, headers=_SUBMITTED),
+        200: Answer("The task that was stored under this Idempotency-Key before.", shapes.Task, headers=_SUBMITTED),
     },
     headers=[
         Header("Idempotency-Key", "Makes a repeat answer the first task.", "^[!-~]{1,200}$"),
@@ -161,7 +165,13 @@ def get_task(call: Call) -> Any:
 @noun.operation(
     "GET",
     "/tasks/{task_id}/script",
-    answers={200: Answer("The script, byte for byte.", content_type="application/octet-stream")},
+    answers={
+        200: Answer(
+            "The script, byte for byte.",
+            content_type="application/octet-stream",
+            headers={"Content-Disposition": "has a browser save it"},
+        )
+    },
     refuses=(NotFound, Conflict),
 )
 def get_script(call: Call) -> flask.Response:
