@@ -64,7 +64,7 @@ def _hindrances(summary: Mapping[str, Any], targets: Iterable[Mapping[str, Any]]
     for target in targets:
         kind = "busy" if target["code"] == "agent_busy" else target["state"]
         named.get(kind, []).append(target["name"])
-    until = _(", for %(time)s", time=duration(summary["expires"])) if summary["expires"] else ""
+    until = _(", for %(time)s", time=_span(summary["expires"])) if summary["expires"] else ""
     for state, names in named.items():
         number = summary[state]
         if number:
@@ -109,6 +109,12 @@ def _of_any(state: str, number: int) -> str:
     if state == "conflict":
         return ngettext("%(num)s of them is used by two daemons", "%(num)s of them are used by two daemons", number)
     return ngettext("%(num)s of them is busy", "%(num)s of them are busy", number)
+
+
+def _span(seconds: float) -> str:
+    """A time as one says it of a wait: a day is 24 hours, two are two days."""
+    hours = int(seconds // 3600)
+    return _("%(h)s h", h=hours) if seconds == hours * 3600 and 24 <= hours < 48 else duration(seconds)
 
 
 def _list(names: list[str], number: int) -> str:

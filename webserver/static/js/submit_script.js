@@ -158,6 +158,7 @@ export function scriptField(form, changed) {
     if (file.files[0]) await load(file.files[0]);
     file.value = "";
   });
+  byId("upload").addEventListener("click", () => file.click());
   byId("file-remove").addEventListener("click", () => {
     setBytes(new Uint8Array());
     editor.focus();
@@ -202,7 +203,7 @@ export function scriptField(form, changed) {
     setBytes,
     interpreterChanged,
     get fileName() { return fileName; },
-    focus: () => (binary ? byId("file").focus() : editor.focus()),
+    focus: () => (binary ? byId("upload").focus() : editor.focus()),
     invalid: (message) => {
       view.contentDOM.toggleAttribute("aria-invalid", Boolean(message));
       if (message) view.contentDOM.setAttribute("aria-invalid", "true");
