@@ -11,7 +11,7 @@ const COPIED = {
   "pico.min.css": "@picocss/pico/css/pico.min.css",
   "uplot.min.css": "uplot/dist/uPlot.min.css",
 };
-const BUNDLED = ["codemirror.js", "uplot.js", "ansi_up.js"];
+const BUNDLED = ["codemirror.js", "uplot.js"];
 // How the package says it, and how SPDX does.
 const SPDX = { "BSD-0-Clause": "0BSD" };
 
