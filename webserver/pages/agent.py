@@ -42,7 +42,7 @@ def add(door: PageDoor) -> None:
 
 def show(visit: Visit, agent: str, *, status: int = 200, **more: Any) -> flask.Response:
     """The page. `more`: what could not be done, and the fields as they were filled in."""
-    after = visit.web.streams.mark(None, output=False)
+    after = visit.web.streams.mark(runs=False)
     found = visit.web.master.read("get_agent", agent)
     context = {"faults": {}, **more}
     return visit.render(

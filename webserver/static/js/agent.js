@@ -1,4 +1,4 @@
-// The page of one agent, live: its head follows the agent's events, the lists of tasks those of its runs; charts and facts
+// The page of one agent, live: its head follows the agent's events, the lists of tasks those of tasks that may run here; charts and facts
 // are asked for anew now and then.
 
 import { chart } from "./chart.js";
@@ -9,10 +9,12 @@ import { number, t } from "./words.js";
 
 const LOAD_MS = 30000;
 const TASKS_MS = 3000;
+const AGAIN_MS = 30000;
 const head = document.getElementById("agent");
 const id = head.dataset.id;
 let tasksDue = 0;
 let tasksAt = 0;
+const lookedFor = new Map();
 
 const part = (name) => document.getElementById(name)?.dispatchEvent(new Event("muster:refresh"));
 
@@ -24,7 +26,7 @@ const cpus = Number(place.dataset.cpus);
 const figure = (name) => place.querySelector(`[data-chart="${name}"]`);
 const charts = [
   chart(figure("cpu"), { column: 1, say: (v) => `${number(Math.round(v))} %`, most: () => 100 }),
-  chart(figure("memory"), { column: 2, say: size, most: (largest) => Math.max(total, largest) }),
+  chart(figure("memory"), { column: 2, say: size, most: (largest) => Math.max(total, largest), steps: Array.from({ length: 50 }, (_, power) => 2 ** power) }),
   chart(figure("load"), { column: 3, say: (v) => number(Math.round(v * 100) / 100), most: (largest) => Math.max(cpus, 1.1 * largest) }),
 ];
 
@@ -63,6 +65,7 @@ function fill(agent) {
   if (agent.forgotten) return gone();
   const { state } = agent;
   head.dataset.state = state;
+  head.dataset.name = agent.name;
   setBadge(head.querySelector("[data-f=state]"), state);
   setText(head, agent.name, "[data-f=name]");
   setText(head, agent.hostname === agent.name ? "" : agent.hostname, "[data-f=hostname]");
@@ -89,19 +92,29 @@ function tasksSoon() {
 
 const listed = (name, taskId) => rowOf(document.querySelector(`[data-list="${name}"]`), taskId);
 
-follow("/api/v1/events?output=false", head.dataset.after, {
+/** Whether a task that is not listed may have a run here: it has begun somewhere, and this agent is among its targets. */
+function mayBeHere(task) {
+  const begun = Object.entries(task.counts).some(([state, n]) => n && state !== "ready" && state !== "delayed");
+  const name = head.dataset.name;
+  if (!begun || (task.targets && !task.targets.some((each) => each === name || id.startsWith(each)))) return false;
+  // Whoever asked and did not find it asks for it again only later: a count of any agents may still come here.
+  const now = Date.now();
+  if (now - (lookedFor.get(task.id) ?? 0) < AGAIN_MS && task.state === "running") return false;
+  for (const [taskId, at] of lookedFor) if (now - at > AGAIN_MS) lookedFor.delete(taskId);
+  lookedFor.set(task.id, now);
+  return true;
+}
+
+function noteTask(task) {
+  const running = listed("running", task.id);
+  const recent = listed("recent", task.id);
+  for (const row of [running, recent]) if (row) fillTask(row, task);
+  if (running ? task.state !== "running" : recent ? !isOver(task) : mayBeHere(task)) tasksSoon();
+}
+
+follow("/api/v1/events?runs=false", head.dataset.after, {
   agent: batched((agents) => agents.has(id) && fill(agents.get(id))),
-  task: batched((tasks) => {
-    for (const task of tasks.values()) {
-      const running = listed("running", task.id);
-      const recent = listed("recent", task.id);
-      for (const row of [running, recent]) if (row) fillTask(row, task);
-      if ((running && task.state !== "running") || (recent && !isOver(task))) tasksSoon();
-    }
-  }),
-  run: (run) => {
-    if (run.agent?.id === id && !listed("running", run.task_id) && !listed("recent", run.task_id)) tasksSoon();
-  },
+  task: batched((tasks) => tasks.forEach(noteTask)),
 });
 load();
 loadForEver();

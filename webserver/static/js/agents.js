@@ -115,7 +115,7 @@ filters.addEventListener("click", (event) => {
   filters.dispatchEvent(new Event("change", { bubbles: true }));
 });
 
-follow("/api/v1/events?output=false", list().dataset.after, {
+follow("/api/v1/events?runs=false", list().dataset.after, {
   agent: batched((agents) => {
     for (const agent of agents.values()) {
       place(agent);

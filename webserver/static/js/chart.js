@@ -29,9 +29,9 @@ function columns(points, column, interval) {
 
 /**
  * A chart in `figure`, which templates/agent.html made. `column`: which of a point's values; `say(value)` its words;
- * `most(largest)` the upper end of the scale. Answers {show(points, interval)}.
+ * `most(largest)` the upper end of the scale; `steps` between marks (else round numbers). Answers {show(points, interval)}.
  */
-export function chart(figure, { column, say, most }) {
+export function chart(figure, { column, say, most, steps }) {
   const plot = figure.querySelector(".plot");
   const nothing = plot.querySelector("[data-f=nothing]");
   const now = figure.querySelector("[data-f=now]");
@@ -53,7 +53,7 @@ export function chart(figure, { column, say, most }) {
       series: [{}, { stroke: colour("--busy-bar"), fill: colour("--busy-ground"), width: 1.5, points: { show: data[1].length < 3 } }],
       axes: [
         { ...axis, size: 22, space: 70, values: (_, ticks) => ticks.map((tick) => moments.format(tick * 1000)) },
-        { ...axis, size: 62, space: 30, values: (_, ticks) => ticks.map(say) },
+        { ...axis, size: 58, space: 30, values: (_, ticks) => ticks.map(say), ...(steps && { incrs: steps }) },
       ],
       hooks: { setCursor: [(chart) => point(chart.cursor.idx)] },
     };
@@ -84,7 +84,8 @@ export function chart(figure, { column, say, most }) {
   function show(points, interval) {
     data = columns(points, column, interval);
     const known = data[1].filter((y) => y !== null);
-    const range = known.length ? t("%(least)s to %(most)s in the last hour", { least: say(Math.min(...known)), most: say(Math.max(...known)) }) : "";
+    const [least, largest] = [Math.min(...known), Math.max(...known)].map(say);
+    const range = known.length && least !== largest ? t("%(least)s to %(most)s", { least, most: largest }) : "";
     setText(now, last());
     setText(figure, range, "[data-f=range]");
     summary = [figure.dataset.word, last(), range].filter(Boolean).join(", ");
