@@ -166,15 +166,16 @@ export class Panel {
     if (reasons.length) {
       const said = reasons.map((each) => {
         const words = verdict(each.code, each.args, each.text);
-        return el("li", {}, words, each.since ? el("small", {}, " ", time(each.since)) : null);
+        return el("span", {}, words, each.since ? el("small", {}, " ", time(each.since)) : null);
       });
-      place.replaceChildren(icon("hourglass"), el("span", { class: "why" }, el("strong", {}, t("Waits:")), ...said.map((li) => el("span", {}, ...li.childNodes))));
+      place.replaceChildren(icon("hourglass"), el("span", { class: "why" }, el("strong", {}, t("Waits:")), ...said));
     }
   }
 
-  /** The attempt that is looked at; the run itself, while its attempts are not known. */
+  /** The attempt that is looked at; the run itself, while its attempts are not known or the next one has not begun. */
   looked(run) {
-    const found = this.attempt === null ? this.attempts.at(-1) : this.attempts[this.attempt];
+    const newest = run.started_at ? this.attempts.at(-1) : null;
+    const found = this.attempt === null ? newest : this.attempts[this.attempt];
     return found ?? { ...run, steps: [], silences: [] };
   }
 
@@ -188,13 +189,13 @@ export class Panel {
     course.hidden = !list.children.length;
     if (notable && !this.told) course.open = true;
     this.told = notable ? "told" : this.told;
-    this.drawChoice();
+    this.drawChoice(run);
   }
 
-  drawChoice() {
+  drawChoice(run) {
     const slot = this.place.querySelector('[data-f="attempts"]');
-    slot.hidden = this.attempts.length < 2;
-    const chosen = this.attempt ?? this.attempts.length - 1;
+    slot.hidden = this.attempts.length < (run.started_at ? 2 : 1);
+    const chosen = this.attempt ?? (run.started_at ? this.attempts.length - 1 : -1);
     while (slot.children.length > this.attempts.length) slot.lastElementChild.remove();
     this.attempts.forEach((attempt, n) => {
       if (!slot.children[n]) {
@@ -209,20 +210,20 @@ export class Panel {
   }
 
   choose(n, line = null) {
-    this.attempt = n === this.attempts.length - 1 ? null : n;
+    const run = this.runs.get(this.runId);
+    this.attempt = n === this.attempts.length - 1 && run.started_at ? null : n;
     this.line = line;
-    this.drawAttempt(this.runs.get(this.runId));
+    this.drawAttempt(run);
     this.openOutput();
   }
 
-  /** Show the output of the attempt looked at; of a run that waits for its next attempt, that of the last one. */
+  /** Show the output of the attempt looked at; what has not begun has none. */
   openOutput() {
     this.log?.close();
     this.log = null;
     const run = this.runs.get(this.runId);
-    const looked = this.attempt === null && !run.started_at ? this.attempts.at(-1) : this.attempts[this.attempt];
-    if (!looked && !run.started_at) return;
-    const attempt = looked?.attempt ?? null;
+    if (this.attempt === null && !run.started_at) return;
+    const attempt = this.attempt === null ? null : this.attempts[this.attempt].attempt;
     this.log = openLog(this.place.querySelector('[data-f="log"]'), {
       runs: [logged(run)],
       path: `/api/v1/runs/${run.id}/events`,

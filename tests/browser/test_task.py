@@ -1,0 +1,136 @@
+"""The page of a task in a browser: groups, one run in detail, actions that the page follows live."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from muster.client import Task
+from tests.support.browser import THEMES, WIDTHS, Pages, Theme, check
+from tests.support.cluster import Cluster
+
+TWO_WAYS = """#!/bin/sh
+echo "hello from a host"
+case "$MUSTER_RUN_ID" in *[0-7]) echo oh no >&2; exit 3 ;; *) kill -9 $$ ;; esac
+"""
+MENDED = '#!/bin/sh\necho try $MUSTER_ATTEMPT\n[ "$MUSTER_ATTEMPT" -gt 1 ]\n'
+LONG = "#!/bin/sh\necho at work\nsleep 300\n"
+
+
+def groups(page: Page, state: str) -> list[str]:
+    """How many runs each group of this state has."""
+    return page.locator(f"#groups summary:has(.badge.s-{state}) .count [data-f=count]").all_inner_texts()
+
+
+@pytest.fixture(scope="module")
+def failed(cluster: Cluster) -> Task:
+    """A task that failed everywhere."""
+    return cluster.run(TWO_WAYS, targets=cluster.agents, name="Fails in two ways", args=["one", "two words"])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_failed_task_in_every_form(pages: Pages, failed: Task, width: int, theme: Theme) -> None:
+    page = pages.open(f"/tasks/{failed.id}", width=width, theme=theme)
+    expect(page).to_have_title("failed · Fails in two ways · muster")
+    expect(page.get_by_role("button", name="Retry failed")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    expect(page.locator(".run")).to_have_count(3)
+    page.locator(".run .open").first.click()
+    panel = page.locator("#panel")
+    expect(panel.locator(".sentence")).to_contain_text(re.compile("exit code 3|SIGKILL"))
+    expect(panel.get_by_text("hello from a host")).to_be_visible()
+    panel.get_by_text("Timeline").click()
+    expect(panel.locator(".timeline li")).to_have_count(3)
+    page.get_by_text("Script and request").click()
+    expect(page.get_by_label("Script", exact=True)).to_contain_text("echo oh no")
+    expect(page.locator(".request")).to_contain_text("two words")
+    check(page)
+
+
+def test_a_line_of_a_runs_output_has_an_address(pages: Pages, cluster: Cluster) -> None:
+    task = cluster.run("seq 1 500", targets=cluster.agents[:1])
+    run = next(iter(cluster.client.runs(task.id)))
+    page = pages.open(f"/tasks/{task.id}#run={run.id}&line=400")
+    expect(page.locator("#panel .log-row", has_text="400").first).to_be_visible()
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#panel")).to_be_hidden()
+    assert page.evaluate("location.hash") == ""
+    page.goto(f"{pages.url}/runs/{run.id[:30]}")
+    expect(page.locator("#panel-heading")).to_have_text(cluster.agents[0])
+
+
+def test_a_task_is_watched_and_cancelled(pages: Pages, cluster: Cluster) -> None:
+    task = cluster.start_script(LONG, targets=cluster.agents, name="Watched")
+    page = pages.open(f"/tasks/{task.id}")
+    expect(page.locator(".about .badge")).to_have_text("running")
+    page.locator(".run .open").first.click()
+    expect(page.locator("#panel").get_by_text("at work")).to_be_visible()
+    page.locator(".run").first.get_by_role("button", name="Cancel this run").click()
+    page.get_by_role("dialog").get_by_role("button", name="Yes").click()
+    expect(page.locator("#panel header .badge")).to_have_text("cancelled")
+    expect(page.locator("#panel .timeline")).to_contain_text("SIGTERM to")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("2 running scripts get TERM, then KILL after 1 s.")
+    check(page)
+    page.get_by_role("button", name="Cancel the task").click()
+    expect(page).to_have_title("cancelled · Watched · muster")
+    expect(page.locator("#told")).to_contain_text("Cancelled by admin.")
+    expect(page.locator("form[data-action=cancel]")).to_be_hidden()
+    expect(page.locator("#panel")).to_be_visible()  # nothing was loaded anew
+    assert groups(page, "cancelled") == ["3"]
+
+
+def test_failed_runs_are_tried_again(pages: Pages, cluster: Cluster) -> None:
+    task = cluster.run(MENDED, targets=cluster.agents, name="Mended")
+    page = pages.open(f"/tasks/{task.id}", width=390)
+    page.locator(".run .open").first.click()
+    expect(page.locator("#panel").get_by_text("try 1")).to_be_visible()
+    page.get_by_role("button", name="Retry failed 3").click()
+    expect(page).to_have_title("succeeded · Mended · muster")
+    expect(page.locator("#notices")).to_contain_text("begins again")
+    expect(page.get_by_role("button", name="Retry failed")).to_have_count(0)
+    expect(page.locator("#panel").get_by_text("try 2")).to_be_visible()
+    page.locator("#panel").get_by_role("button", name="Attempt 1").click()
+    expect(page.locator("#panel").get_by_text("try 1")).to_be_visible()
+    expect(page.locator("#panel .sentence")).to_contain_text("exit code 1")
+    check(page)
+
+
+def test_paused_and_waiting_runs_say_why(pages: Pages, cluster: Cluster) -> None:
+    task = cluster.client.submit(LONG, targets=cluster.agents, parallel=1, name="Paused")
+    page = pages.open(f"/tasks/{task.id}", theme="dark")
+    page.get_by_role("button", name="Pause").click()
+    expect(page).to_have_title("paused · Paused · muster")
+    expect(page.locator("#told")).to_contain_text("the task is paused")
+    expect(page.get_by_role("button", name="Resume")).to_be_focused()
+    page.locator(".run .open", has_text="Details").first.click()
+    expect(page.locator("#panel [data-f=waits]")).to_contain_text("the task is paused")
+    expect(page.locator("#panel .sentence")).to_have_text("It has not begun.")
+    check(page)
+    cluster.client.cancel(task.id)
+    expect(page.locator("#panel .sentence")).to_have_text("Cancelled before it began.")
+
+
+def test_outputs_are_merged(pages: Pages, failed: Task) -> None:
+    page = pages.open(f"/tasks/{failed.id}")
+    page.get_by_role("button", name="Merged output").click()
+    expect(page.locator("#panel .log-row", has_text="hello from a host")).to_have_count(3)
+    page.keyboard.press("Escape")
+    expect(page.locator("#panel")).to_be_hidden()
+
+
+def test_without_scripts_the_groups_and_forms_are_there(pages: Pages, failed: Task) -> None:
+    page = pages.open(f"/tasks/{failed.id}", scripts=False)
+    expect(page.locator("#groups summary").first).to_contain_text("failed")
+    page.locator("#groups summary").first.click()
+    expect(page.get_by_role("button", name="Retry failed")).to_be_visible()
+
+
+def test_an_unknown_task_is_a_page_that_says_so(pages: Pages) -> None:
+    pages.allow("status of 404")
+    page = pages.open("/tasks/00000000-0000-0000-0000-000000000000")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
+    check(page)
