@@ -41,7 +41,7 @@ def add(door: PageDoor) -> None:
     door.post("/runs/<run_id>/cancel")(cancel_run)
 
 
-# -- looking -------------------------------------------------------------------------------------------------------------
+# -- looking -----------------------------------------------------------------------------------------------------------
 
 
 def show(visit: Visit, task_id: str) -> flask.Response:
@@ -98,7 +98,7 @@ def _script(visit: Visit, task: View) -> dict[str, Any] | None:
     return {"text": content.decode("utf-8", "replace"), "lines": content.count(b"\n") + (not content.endswith(b"\n"))}
 
 
-# -- what is said --------------------------------------------------------------------------------------------------------
+# -- what is said ------------------------------------------------------------------------------------------------------
 
 
 def allowed(task: View) -> dict[str, bool]:
@@ -176,7 +176,7 @@ def _empty_group(group: View) -> dict[str, Any]:
     return {**group, "count": 0, "names": [], "mixed": False}
 
 
-# -- acting --------------------------------------------------------------------------------------------------------------
+# -- acting ------------------------------------------------------------------------------------------------------------
 
 
 def cancel(visit: Visit, task_id: str) -> flask.Response:
