@@ -17,6 +17,7 @@ from master.store.reads import AFTER_PREFIX, Tx, marks, number_of
 _NEWEST: Final = 1 << 62
 _FEW: Final = 10_000  # rows that are gone through in a few milliseconds
 _COUNTED: Final = 50_000  # rows of an index that are counted in a few milliseconds
+_OF_AGENT: Final = "EXISTS (SELECT 1 FROM runs r WHERE r.agent_id = ? AND r.seq = t.seq)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,17 @@ class _Span:
         border = self.low + number if self.upward else self.high - number
         below, above = replace(self, high=min(border, self.high)), replace(self, low=max(border - 1, self.low))
         return (below, above) if self.upward else (above, below)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A way through the tasks; `rows`: how many it meets at most, as far as counted."""
+
+    source: str
+    seq: str
+    clauses: list[str]
+    values: list[Any]
+    rows: int
 
 
 class TaskLists(Tx):
@@ -76,40 +88,50 @@ class TaskLists(Tx):
         """Numbers of what is wanted, in the order of the walk."""
         if span.high - span.low <= 1:
             return []
-        # One query per state, so that each walks the index of its state.
+        near, far = span.first(_FEW)
         found: list[int] = []
+        rest: list[str | None] = []
+        # One query per state, so that each walks the index of its state.
         for state in [None] if where.states is None else [state.value for state in where.states]:
-            found += self._seqs_of_state(where, state, span, limit)
+            walk = self._leader(where, state)
+            if walk.rows < _FEW or where.name is None:
+                found += self._walk(walk, span, limit)
+            else:  # a usual name is soon found
+                found += self._walk(walk, near, limit)
+                rest.append(state)
+        if rest and sum(near.low < seq < near.high for seq in found) < limit:
+            found += self._walk(self._by_name(where, [state for state in rest if state is not None]), far, limit)
         return sorted(found, reverse=not span.upward)[:limit]
 
-    def _seqs_of_state(self, where: TaskFilter, state: str | None, span: _Span, limit: int) -> list[int]:
-        clauses, values = _conditions(where, state)
-        source, seq, mine = "tasks t", "t.seq", clauses  # `mine` goes with `source`
+    def _leader(self, where: TaskFilter, state: str | None) -> _Walk:
+        """The walk over what leaves least: the tasks of the state, or the agent's runs and their tasks."""
+        clauses, values = _conditions(where, [] if state is None else [state])
+        choice = state is not None or where.name is not None
         fewest = _COUNTED
         if state is not None and (where.agent_id is not None or where.name is not None):
             fewest = self._count("tasks t WHERE t.state = ?", state)
-        if where.agent_id is not None:
-            choice = state is not None or where.name is not None
-            of_agent = self._count("runs r WHERE r.agent_id = ?", where.agent_id) if choice else 0
-            values.append(where.agent_id)
-            if of_agent <= fewest:  # the agent's runs lead, in order by their index; the tasks follow by key
-                fewest = of_agent
-                source, seq, mine = "runs r CROSS JOIN tasks t ON t.seq = r.seq", "r.seq", [*clauses, "r.agent_id = ?"]
-            clauses.append("EXISTS (SELECT 1 FROM runs r WHERE r.agent_id = ? AND r.seq = t.seq)")
-        if where.name is None or fewest < _FEW:
-            return self._walk(source, seq, mine, values, span, limit)
-        # A usual name is soon found; for the others the names alone are gone through, not the whole rows.
-        near, far = span.first(_FEW)
-        found = self._walk(source, seq, mine, values, near, limit)
-        if len(found) < limit:
-            found += self._walk("tasks t INDEXED BY tasks_name", "t.seq", clauses, values, far, limit - len(found))
-        return found
+        if where.agent_id is None:
+            return _Walk("tasks t", "t.seq", clauses, values, fewest)
+        of_agent = self._count("runs r WHERE r.agent_id = ?", where.agent_id) if choice else 0
+        values.append(where.agent_id)
+        if of_agent <= fewest:  # the runs come in order by their index; the tasks follow by key
+            source = "runs r CROSS JOIN tasks t ON t.seq = r.seq"
+            return _Walk(source, "r.seq", [*clauses, "r.agent_id = ?"], values, of_agent)
+        return _Walk("tasks t", "t.seq", [*clauses, _OF_AGENT], values, fewest)
 
-    def _walk(self, source: str, seq: str, clauses: list[str], values: list[Any], span: _Span, limit: int) -> list[int]:
-        where = " AND ".join([*clauses, f"{seq} > ?", f"{seq} < ?"])
-        order = "ASC" if span.upward else "DESC"
-        sql = f"SELECT {seq} FROM {source} WHERE {where} GROUP BY {seq} ORDER BY {seq} {order} LIMIT ?"
-        return [row[0] for row in self.all(sql, *values, span.low, span.high, limit)]
+    def _by_name(self, where: TaskFilter, states: list[str]) -> _Walk:
+        """The walk over the names alone, not the whole rows: for names that are rare."""
+        clauses, values = _conditions(where, states)
+        if where.agent_id is not None:
+            clauses.append(_OF_AGENT)
+            values.append(where.agent_id)
+        return _Walk("tasks t INDEXED BY tasks_name", "t.seq", clauses, values, _COUNTED)
+
+    def _walk(self, walk: _Walk, span: _Span, limit: int) -> list[int]:
+        where = " AND ".join([*walk.clauses, f"{walk.seq} > ?", f"{walk.seq} < ?"])
+        order = f"{walk.seq} {'ASC' if span.upward else 'DESC'}"
+        sql = f"SELECT {walk.seq} FROM {walk.source} WHERE {where} GROUP BY {walk.seq} ORDER BY {order} LIMIT ?"
+        return [row[0] for row in self.all(sql, *walk.values, span.low, span.high, limit)]
 
     def _count(self, source: str, value: str) -> int:
         """How many rows there are, counted up to a bound only."""
@@ -117,13 +139,13 @@ class TaskLists(Tx):
         return number
 
 
-def _conditions(where: TaskFilter, state: str | None) -> tuple[list[str], list[Any]]:
+def _conditions(where: TaskFilter, states: list[str]) -> tuple[list[str], list[Any]]:
     """What a task `t` must fulfil, but for its agent and its place, as SQL and values."""
     clauses: list[str] = []
     values: list[Any] = []
-    if state is not None:
-        clauses.append("t.state = ?")
-        values.append(state)
+    if states:
+        clauses.append(f"t.state IN ({marks(len(states))})")
+        values += states
     if where.since_ms is not None:
         clauses.append("t.created_at_ms >= ?")
         values.append(where.since_ms)

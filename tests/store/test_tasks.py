@@ -311,8 +311,8 @@ def test_filters_combine_whichever_index_leads(store: Store) -> None:
         assert found == wanted, where
 
 
-@pytest.mark.parametrize("few", [0, 3])
+@pytest.mark.parametrize("few", [0, 3, 10, 20, 45])
 def test_filters_combine_among_many(store: Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr("master.store.lists._FEW", few)
-    monkeypatch.setattr("master.store.lists._COUNTED", 20)
+    monkeypatch.setattr("master.store.lists._COUNTED", 50)
     test_filters_combine_whichever_index_leads(store)
