@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muster.words import _
+
 
 class NotConfigured(Exception):
     """Nothing says where the webserver is, or what says it cannot be read."""
@@ -70,10 +72,12 @@ def find(
             return Address(found.url, said or found.token, found.source)
     if url:
         return Address(_clean(url), said, "--url")
-    raise NotConfigured(
-        f"no server is known: start one here with `muster up`, or say where it is with --url or MUSTER_URL "
-        f"(there is no {data_directory(data, known) / 'url'} either)"
+    said = _(
+        "no server is known: start one here with `muster up`, or say where it is with --url or MUSTER_URL "
+        "(there is no %(file)s either)",
+        file=data_directory(data, known) / "url",
     )
+    raise NotConfigured(said)
 
 
 def _token_of_environment(url: str | None, known: Mapping[str, str]) -> str | None:
@@ -92,10 +96,10 @@ def _configured(file: Path) -> Address | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:  # an unreadable file, no UTF-8, no TOML
-        raise NotConfigured(f"{file} cannot be read: {error}") from error
+        raise NotConfigured(_("%(file)s cannot be read: %(why)s", file=file, why=error)) from error
     url, token = values.get("url"), values.get("token")
     if not isinstance(url, str | None) or not isinstance(token, str | None):
-        raise NotConfigured(f"{file}: `url` and `token` must be text")
+        raise NotConfigured(_("%(file)s: `url` and `token` must be text", file=file))
     return _said(url, token, str(file))
 
 
@@ -110,13 +114,13 @@ def _line(file: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise NotConfigured(f"{file} cannot be read: {error}") from error
+        raise NotConfigured(_("%(file)s cannot be read: %(why)s", file=file, why=error)) from error
 
 
 def _clean(url: str) -> str:
     cleaned = _bare(url)
     if not cleaned.startswith(("http://", "https://")):
-        raise NotConfigured(f"{url!r} is no base URL: it must begin with http:// or https://")
+        raise NotConfigured(_("%(url)r is no base URL: it must begin with http:// or https://", url=url))
     return cleaned
 
 

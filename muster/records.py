@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from muster.words import _
+
 TASK_FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 RUN_FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled", "skipped", "expired"})
 
@@ -291,7 +293,8 @@ def read(kind: type[R], raw: Mapping[str, Any]) -> R:
     try:
         return kind(raw=raw, **values)
     except TypeError as error:
-        raise BadAnswer(f"the server's answer is no {kind.__name__}: {error}") from error
+        said = _("the server's answer is no %(kind)s: %(why)s", kind=kind.__name__, why=error)
+        raise BadAnswer(said) from error
 
 
 def _value(name: str, value: Any) -> Any:
@@ -307,4 +310,4 @@ def moment(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        raise BadAnswer(f"the server's answer holds no time: {text[:60]!r}") from error
+        raise BadAnswer(_("the server's answer holds no time: %(text)r", text=text[:60])) from error

@@ -7,6 +7,7 @@ title, answer questions as if typed. Only colours (SGR, `ESC [ … m`) are let t
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Final
 
 RESET: Final = "\x1b[0m"
@@ -74,3 +75,31 @@ def fold(line: bytes) -> bytes:
         return line
     parts = [part for part in line.split(b"\r") if part]
     return parts[-1] if parts else b""
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal a text without control characters takes."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def _cells(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def pad(text: str, width: int) -> str:
+    """The text with spaces behind it, up to `width` columns."""
+    return text + " " * (width - cells(text))
+
+
+def cut(text: str, width: int) -> str:
+    """The text if it takes at most `width` columns, else as much of it as fits in front of an ellipsis."""
+    if cells(text) <= width:
+        return text
+    left = width - 1
+    for number, char in enumerate(text):
+        left -= _cells(char)
+        if left < 0:
+            return text[:number] + "…"
+    return text

@@ -20,6 +20,8 @@ from http.client import HTTPMessage
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+from muster.words import _
+
 _MOST_ERROR_BYTES: Final = 1024 * 1024
 _LONGEST_LINE: Final = 8 * 1024 * 1024
 _TEMPORARY: Final = frozenset({502, 503, 504})
@@ -102,7 +104,8 @@ class Answer:
         try:
             return json.loads(self.body)
         except ValueError as error:
-            raise MusterError("the server's answer is no JSON: is this the address of a muster webserver?") from error
+            said = _("the server's answer is no JSON: is this the address of a muster webserver?")
+            raise MusterError(said) from error
 
 
 class LineStream:
@@ -141,7 +144,7 @@ class Transport:
     def __init__(self, url: str, token: str | None, *, timeout_s: float = 30.0, retry_for_s: float = 10.0) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise MusterError(f"{url!r} is no base URL such as http://127.0.0.1:7440")
+            raise MusterError(_("%(url)r is no base URL such as http://127.0.0.1:7440", url=url))
         self.url = url.rstrip("/")
         self._secure = parts.scheme == "https"
         self._host = parts.hostname
@@ -202,7 +205,7 @@ class Transport:
 
         Reading raises `OSError` after `idle_s` of silence. Raises `ApiError` or `Unreachable`.
         """
-        target, _, all_headers = self._prepare(path, None, None, headers)
+        target, _raw, all_headers = self._prepare(path, None, None, headers)
         connection = self._connect(idle_s)
         try:
             connection.request("GET", target, headers={**all_headers, "Connection": "close"})
@@ -272,13 +275,13 @@ class Transport:
             connection.close()
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        reason = "it did not answer in time" if isinstance(error, TimeoutError) else _reason(error)
-        return Unreachable(f"the webserver at {self.url} cannot be reached: {reason}")
+        reason = _("it did not answer in time") if isinstance(error, TimeoutError) else _reason(error)
+        return Unreachable(_("the webserver at %(url)s cannot be reached: %(reason)s", url=self.url, reason=reason))
 
 
 def complaint(status: int, body: bytes) -> ApiError:
     """The exception for an answer of status 400 and above; reads problem details (RFC 9457) where there are some."""
-    detail = f"the server answered {status} {_phrase(status)}"
+    detail = _("the server answered %(status)s %(phrase)s", status=status, phrase=_phrase(status))
     code = ""
     errors: tuple[FieldError, ...] = ()
     try:
@@ -294,7 +297,7 @@ def complaint(status: int, body: bytes) -> ApiError:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, http.client.IncompleteRead):
-        return "its answer broke off"
+        return _("its answer broke off")
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 

@@ -1,7 +1,7 @@
 """What every test may count on: the same environment on every machine, and a short temporary folder.
 
-Settings of the person who runs the tests (MUSTER_*, the user's own folders, time zone, umask) reach no test. `--full`
-asks for the stated counts; tests read it through the fixture `full`.
+Settings of the person who runs the tests (MUSTER_*, the user's own folders, language, time zone, umask) reach no test.
+`--full` asks for the stated counts; tests read it through the fixture `full`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if config.getoption("--full") else "reduced")
     for name in [name for name in os.environ if name.startswith("MUSTER_")]:
         del os.environ[name]
+    os.environ["MUSTER_LANGUAGE"] = "en"
     home = tempfile.mkdtemp(prefix="muster-home-")
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     for kind in ("CONFIG", "STATE", "DATA", "CACHE"):

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.options import Failure, connect, json_option, server_options
+from muster.cli.speech import command, group
+from muster.words import _
 
 if TYPE_CHECKING:
     from muster.client import Client
 
 
-@click.command()
-@click.option("--name", metavar="NAME", help="whom it logs in; shown beside what is done then [the token's name]")
+@command()
+@click.option("--name", metavar="NAME", help=_("whom it logs in; shown beside what is done then [the token's name]"))
 @json_option
 @server_options
 def login(name: str | None, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
@@ -27,10 +29,10 @@ def login(name: str | None, as_json: bool, url: str | None, token: str | None, d
         print_json(dict(link.raw))
         return
     click.echo(plain(link.url))
-    click.echo(f"good once, until {moment(link.expires_at)}", err=True)
+    click.echo(_("good once, until %(at)s", at=moment(link.expires_at)), err=True)
 
 
-@click.group(invoke_without_command=True)
+@group(invoke_without_command=True)
 @json_option
 @server_options
 @click.pass_context
@@ -47,19 +49,20 @@ def _print_tokens(client: Client, as_json: bool) -> None:
     if as_json:
         print_json([dict(each.raw) for each in found])
         return
+    kinds = {"api": _("api"), "session": _("session")}
     rows = (
         [
             each.id,
             each.name,
-            each.kind,
+            kinds.get(each.kind, each.kind),
             moment(each.created_at),
-            ago(each.last_used_at) or "never",
-            moment(each.expires_at) or "never",
+            ago(each.last_used_at) or _("never"),
+            moment(each.expires_at) or _("never"),
             each.about,
         ]
         for each in found
     )
-    print_table(("id", "name", "kind", "created", "used", "ends", "about"), rows)
+    print_table((_("id"), _("name"), _("kind"), _("created"), _("used"), _("ends"), _("about")), rows)
 
 
 @tokens.command("list")
@@ -84,7 +87,8 @@ def add_token(name: str, as_json: bool, url: str | None, token: str | None, data
         print_json(dict(made.raw))
         return
     click.echo(plain(made.token or ""))
-    click.echo(f"the token {plain(made.name)}, shown this once; `muster tokens revoke {made.id}` ends it", err=True)
+    said = _("the token %(name)s, shown this once; `muster tokens revoke %(id)s` ends it", name=made.name, id=made.id)
+    click.echo(plain(said), err=True)
 
 
 @tokens.command("revoke")
@@ -106,6 +110,6 @@ def revoke_token(ids: tuple[str, ...], url: str | None, token: str | None, data:
             failed += 1
             click.echo(f"muster: {plain(token_id)}: {plain(error)}", err=True)
         else:
-            click.echo(f"{plain(token_id)} is revoked")
+            click.echo(_("%(name)s is revoked", name=plain(token_id)))
     if failed:
-        raise Failure(f"{failed} of {len(ids)} could not be revoked")
+        raise Failure(_("%(failed)s of %(total)s could not be revoked", failed=failed, total=len(ids)))

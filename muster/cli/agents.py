@@ -9,14 +9,30 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.options import Failure, Several, connect, json_option, server_options
+from muster.cli.speech import group
+from muster.words import _
 
 if TYPE_CHECKING:
     from muster.client import Agent, Client
 
 _STATES = ("online", "offline", "draining", "conflict")
+_FACTS = {
+    "os": _("os"),
+    "kernel": _("kernel"),
+    "arch": _("arch"),
+    "cpus": _("cpus"),
+    "memory_total": _("memory total"),
+    "memory_used": _("memory used"),
+    "disk_free": _("disk free"),
+    "boot_at": _("boot at"),
+    "cpu_percent": _("cpu percent"),
+    "load": _("load"),
+    "addresses": _("addresses"),
+    "version": _("version"),
+}
 
 
-@click.group(invoke_without_command=True)
+@group(invoke_without_command=True)
 @json_option
 @server_options
 @click.pass_context
@@ -27,7 +43,7 @@ def agents(ctx: click.Context, as_json: bool, url: str | None, token: str | None
 
 
 def _print_agents(client: Client, as_json: bool, *, state: str | None = None, match: str | None = None) -> None:
-    from muster.cli.output import ago, print_json, print_table
+    from muster.cli.output import ago, print_json, print_table, state_word
 
     found = list(client.agents(state=state, match=match))
     if as_json:
@@ -36,15 +52,15 @@ def _print_agents(client: Client, as_json: bool, *, state: str | None = None, ma
     rows = (
         [
             agent.name,
-            agent.state,
+            state_word(agent.state),
             f"{agent.held}/{agent.slots}",
-            "now" if agent.state == "online" else ago(agent.last_seen_at),
+            _("now") if agent.state == "online" else ago(agent.last_seen_at),
             _system(agent),
             _labels(agent),
         ]
         for agent in found
     )
-    print_table(("agent", "state", "slots", "seen", "system", "labels"), rows)
+    print_table((_("agent"), _("state"), _("slots"), _("seen"), _("system"), _("labels")), rows)
 
 
 def _system(agent: Agent) -> str:
@@ -72,9 +88,9 @@ def _fact(name: str, value: object) -> str:
     "--state",
     metavar="STATE,…",
     type=Several(*_STATES),
-    help=f"only those in one of these states: {', '.join(_STATES)}",
+    help=_("only those in one of these states: %(states)s", states=", ".join(_STATES)),
 )
-@click.option("--match", metavar="TEXT", help="only those with this in their name, host name or a label=value")
+@click.option("--match", metavar="TEXT", help=_("only those with this in their name, host name or a label=value"))
 @json_option
 @server_options
 def list_agents(
@@ -90,44 +106,44 @@ def list_agents(
 @server_options
 def show_agent(name: str, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
     """Show what is known of an agent and its host."""
-    from muster.cli.output import ago, moment, print_fields, print_json
+    from muster.cli.output import ago, moment, print_fields, print_json, state_word
 
     agent = connect(url, token, data).agent(name)
     if as_json:
         print_json(dict(agent.raw))
         return
-    facts = {name.replace("_", " "): _fact(name, value) for name, value in agent.facts.items()}
+    facts = {_FACTS.get(name, name.replace("_", " ")): _fact(name, value) for name, value in agent.facts.items()}
     print_fields(
         {
-            "agent": agent.name,
-            "id": agent.id,
-            "host": agent.hostname,
-            "state": agent.state,
-            "slots": f"{agent.held} of {agent.slots} in use",
-            "labels": _labels(agent),
-            "seen": ago(agent.last_seen_at),
-            "enrolled": moment(agent.enrolled_at),
+            _("agent"): agent.name,
+            _("id"): agent.id,
+            _("host"): agent.hostname,
+            _("state"): state_word(agent.state),
+            _("slots"): _("%(held)s of %(slots)s in use", held=agent.held, slots=agent.slots),
+            _("labels"): _labels(agent),
+            _("seen"): ago(agent.last_seen_at),
+            _("enrolled"): moment(agent.enrolled_at),
             **facts,
         }
     )
 
 
 def _each(names: tuple[str, ...], act: Callable[[str], str], done: str) -> None:
-    """Do it to every agent named, also when one of them fails; then end with 1."""
+    """Do it to every agent named, also when one of them fails; then end with 1. `done` has a place for its name."""
     from muster.client import ApiError, Unavailable
     from muster.terminal import plain
 
     failed = 0
     for name in names:
         try:
-            click.echo(f"{plain(act(name))} {done}")
+            click.echo(done % {"name": plain(act(name))})
         except Unavailable:
             raise
         except ApiError as error:
             failed += 1
             click.echo(f"muster: {plain(name)}: {plain(error)}", err=True)
     if failed:
-        raise Failure(f"{failed} of {len(names)} could not be changed")
+        raise Failure(_("%(failed)s of %(total)s could not be changed", failed=failed, total=len(names)))
 
 
 @agents.command()
@@ -136,7 +152,7 @@ def _each(names: tuple[str, ...], act: Callable[[str], str], done: str) -> None:
 def drain(names: tuple[str, ...], url: str | None, token: str | None, data: Path | None) -> None:
     """Let agents finish what they have and give them nothing new."""
     client = connect(url, token, data)
-    _each(names, lambda name: client.drain_agent(name).name, "is draining")
+    _each(names, lambda name: client.drain_agent(name).name, _("%(name)s is draining"))
 
 
 @agents.command()
@@ -145,7 +161,7 @@ def drain(names: tuple[str, ...], url: str | None, token: str | None, data: Path
 def resume(names: tuple[str, ...], url: str | None, token: str | None, data: Path | None) -> None:
     """Give drained agents work again."""
     client = connect(url, token, data)
-    _each(names, lambda name: client.resume_agent(name).name, "takes work again")
+    _each(names, lambda name: client.resume_agent(name).name, _("%(name)s takes work again"))
 
 
 @agents.command()
@@ -154,7 +170,7 @@ def resume(names: tuple[str, ...], url: str | None, token: str | None, data: Pat
 def revoke(names: tuple[str, ...], url: str | None, token: str | None, data: Path | None) -> None:
     """Refuse the keys of agents from now on, also while they are online; they may enrol again with a fresh token."""
     client = connect(url, token, data)
-    _each(names, lambda name: client.revoke_agent(name).name, "is refused from now on")
+    _each(names, lambda name: client.revoke_agent(name).name, _("%(name)s is refused from now on"))
 
 
 @agents.command()
@@ -168,7 +184,7 @@ def forget(names: tuple[str, ...], url: str | None, token: str | None, data: Pat
         client.forget_agent(name)
         return name
 
-    _each(names, act, "is forgotten")
+    _each(names, act, _("%(name)s is forgotten"))
 
 
 @agents.command()
@@ -186,7 +202,8 @@ def label(name: str, changes: tuple[str, ...], url: str | None, token: str | Non
         elif not equals and change.endswith("-") and len(change) > 1:
             labels.pop(change[:-1], None)
         else:
-            raise click.BadParameter(f"{change!r}: write K=V to set a label, K- to remove it", param_hint="K=V|K-")
+            said = _("%(change)r: write K=V to set a label, K- to remove it", change=change)
+            raise click.BadParameter(said, param_hint="K=V|K-")
     done = client.patch_agent(name, labels=labels)
     from muster.terminal import plain
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from muster.cli.options import Failure, pairs, settings, settings_options
+from muster.cli.speech import command
 from muster.launch import ports
+from muster.words import _
 
 if TYPE_CHECKING:
     from common.errors import MusterError
@@ -40,7 +42,7 @@ def _typed_token() -> str:
     """The first line of standard input: unlike a command line, no other user of the host can read it."""
     token = sys.stdin.readline().strip()
     if not token:
-        raise click.BadParameter("no token came on standard input", param_hint="--join -")
+        raise click.BadParameter(_("no token came on standard input"), param_hint="--join -")
     return token
 
 
@@ -58,11 +60,11 @@ def _failure(error: MusterError | OSError) -> Failure:
     return Failure(error.message, exit_code=1 if isinstance(error, Unavailable | Conflict) else 2)
 
 
-@click.command()
-@click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help="data directory [MUSTER_DATA]")
-@click.option("--rpc", metavar="HOST:PORT", default="0.0.0.0:7441", show_default=True, help="where agents connect")
+@command()
+@click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help=_("data directory [MUSTER_DATA]"))
+@click.option("--rpc", metavar="HOST:PORT", default="0.0.0.0:7441", show_default=True, help=_("where agents connect"))
 @click.option(
-    "--web-rpc", metavar="HOST:PORT", default="127.0.0.1:7442", show_default=True, help="where webservers connect"
+    "--web-rpc", metavar="HOST:PORT", default="127.0.0.1:7442", show_default=True, help=_("where webservers connect")
 )
 @settings_options()
 def master(data: Path | None, rpc: str, web_rpc: str, config: Path | None, **flags: Any) -> None:
@@ -84,10 +86,14 @@ def master(data: Path | None, rpc: str, web_rpc: str, config: Path | None, **fla
     _end(code)
 
 
-@click.command()
-@click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help="data directory [MUSTER_DATA]")
-@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7440", show_default=True, help="where to serve HTTP")
-@click.option("--rpc", metavar="HOST:PORT", default="127.0.0.1:7442", show_default=True, help="the master's web door")
+@command()
+@click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help=_("data directory [MUSTER_DATA]"))
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:7440", show_default=True, help=_("where to serve HTTP")
+)
+@click.option(
+    "--rpc", metavar="HOST:PORT", default="127.0.0.1:7442", show_default=True, help=_("the master's web door")
+)
 @settings_options()
 def web(data: Path | None, listen: str, rpc: str, config: Path | None, **flags: Any) -> None:
     """The webserver alone: REST and pages. Its keys are in the data directory."""
@@ -107,25 +113,27 @@ def web(data: Path | None, listen: str, rpc: str, config: Path | None, **flags: 
     _end(code)
 
 
-@click.command()
+@command()
 @click.option(
     "--join",
     metavar="TOKEN|-",
     envvar=_JOIN_TOKEN,
-    help="join token of `muster agent-token`, needed once; -: from standard input [MUSTER_JOIN_TOKEN]",
+    help=_("join token of `muster agent-token`, needed once; -: from standard input [MUSTER_JOIN_TOKEN]"),
 )
-@click.option("--name", metavar="NAME", help="the agent's name; the host's name if left out")
+@click.option("--name", metavar="NAME", help=_("the agent's name; the host's name if left out"))
 @click.option(
     "--state",
     metavar="DIR",
     envvar="MUSTER_STATE",
     type=click.Path(path_type=Path),
-    help="state directory [MUSTER_STATE]",
+    help=_("state directory [MUSTER_STATE]"),
 )
-@click.option("--rpc", metavar="HOST:PORT", help="where the master is now, if it has moved")
-@click.option("--slots", metavar="N", type=click.IntRange(min=1), help="scripts run at once; as many as there are CPUs")
-@click.option("--label", "labels", metavar="K=V", multiple=True, help="a label; may be repeated")
-@click.option("--queue", "queues", metavar="QUEUE", multiple=True, help="serve this queue only; may be repeated")
+@click.option("--rpc", metavar="HOST:PORT", help=_("where the master is now, if it has moved"))
+@click.option(
+    "--slots", metavar="N", type=click.IntRange(min=1), help=_("scripts run at once; as many as there are CPUs")
+)
+@click.option("--label", "labels", metavar="K=V", multiple=True, help=_("a label; may be repeated"))
+@click.option("--queue", "queues", metavar="QUEUE", multiple=True, help=_("serve this queue only; may be repeated"))
 @settings_options(leave_out=("slots",))
 def agent(
     join: str | None,

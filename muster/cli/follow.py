@@ -18,11 +18,13 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final
 
+from muster.cli import reasons
 from muster.cli.live import Lines, Printer
 from muster.cli.output import counts
 from muster.client import ApiError, Client, Event, Run, Task, Unavailable
 from muster.sse import Subscription
 from muster.terminal import plain
+from muster.words import _
 
 _TICK_S: Final = 0.25
 _FIRST_EVENT_S: Final = 10.0
@@ -158,13 +160,14 @@ class Follower:
         if event.attempt > printed.attempt:
             self._end_lines(run_id)
             if printed.attempt:
-                self._printer.say(f"{plain(run.where)}: attempt {event.attempt}")
+                self._printer.say(_("%(agent)s: attempt %(num)s", agent=plain(run.where), num=event.attempt))
             printed.attempt, printed.offset = event.attempt, 0
         end = event.offset + len(event.data)
         fresh = event.data[max(0, printed.offset - event.offset) :]  # a snapshot may repeat what was shown
         if event.offset > printed.offset:
             self._end_lines(run_id)
-            self._printer.say(f"{plain(run.where)}: {event.offset - printed.offset} bytes were not kept")
+            missing = event.offset - printed.offset
+            self._printer.say(_("%(agent)s: %(num)s bytes were not kept", agent=plain(run.where), num=missing))
         printed.offset = max(printed.offset, end)
         if fresh and self._stream in ("all", event.stream):
             pipe = printed.pipes.setdefault(event.stream, Lines())
@@ -183,10 +186,10 @@ class Follower:
         if task is None or not self._printer.shows_progress:
             return
         self._progress_at = time.monotonic() + _REDRAW_S
-        parts = [f"{task.ended}/{task.total} ended", counts(task.counts)]
+        parts = [_("%(ended)s/%(total)s ended", ended=task.ended, total=task.total), counts(task.counts)]
         busy = [run for run in self.runs.values() if run.state == "running"]
         if not busy and task.waiting_because:
-            parts.append(task.waiting_because)
+            parts.append(reasons.waiting(task) or "")
         elif len(busy) == 1:
             parts.append(f"{busy[0].where} {self._half_line(busy[0])}".strip())
         self._printer.progress(" · ".join(part for part in parts if part))
@@ -204,7 +207,7 @@ class Follower:
             return
         if not task.counts.get("running") and task.waiting_because and task.waiting_because != self._told_waiting:
             self._told_waiting = task.waiting_because
-            self._printer.say(f"waiting: {plain(task.waiting_because)}")
+            self._printer.say(_("waiting: %(because)s", because=plain(reasons.waiting(task))))
 
     # Ctrl-C
 
@@ -224,7 +227,7 @@ class Follower:
         choice = self._ask()
         if choice is Choice.CANCEL:
             self._client.cancel(self._task_id)
-            self._printer.say("cancelling; waiting for the scripts to end")
+            self._printer.say(_("cancelling; waiting for the scripts to end"))
         elif choice is Choice.DETACH:
             raise Detached
 
@@ -236,8 +239,8 @@ def ask_person(task_id: str) -> Choice:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         while True:
-            print("\nThe task goes on. [d]etach, [c]ancel it, or Enter to go on following: ", end="", file=sys.stderr)
-            sys.stderr.flush()
+            asked = _("The task goes on. [d]etach, [c]ancel it, or Enter to go on following: ")
+            print("\n" + asked, end="", file=sys.stderr, flush=True)
             line = sys.stdin.readline()
             word = line.strip().lower()
             if not line or word in ("d", "detach"):

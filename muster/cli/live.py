@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import BinaryIO, Final
 
-from muster.terminal import COLOURS, fold, neutralise, plain
+from muster.terminal import COLOURS, cells, cut, fold, neutralise, pad, plain
 
 _LONGEST_LINE: Final = 64 * 1024
 _WIDEST_NAME: Final = 24
@@ -45,7 +45,7 @@ class Printer:
         self._out = _Sink(sys.stdout.buffer)
         self._err = _Sink(sys.stderr.buffer)
         self._prefix = prefix
-        self._width = min(max(map(len, names), default=0), _WIDEST_NAME)
+        self._width = min(max(map(cells, names), default=0), _WIDEST_NAME)
         self._order: dict[str, int] = {}
         self._status = ""
         self._drawn = False
@@ -91,16 +91,14 @@ class Printer:
 
     def _draw(self) -> None:
         if self._status and self.shows_progress:
-            columns = shutil.get_terminal_size().columns
-            text = plain(self._status)
-            cut = text if len(text) < columns else text[: max(0, columns - 2)] + "…"
-            self._err.write(b"\r\x1b[K" + cut.encode("utf-8", "replace"))
+            shown = cut(plain(self._status), shutil.get_terminal_size().columns - 1)
+            self._err.write(b"\r\x1b[K" + shown.encode("utf-8", "replace"))
             self._drawn = True
 
     def _mark(self, name: str, stream: str, *, coloured: bool) -> bytes:
-        self._width = max(self._width, min(len(name), _WIDEST_NAME))
+        self._width = max(self._width, min(cells(name), _WIDEST_NAME))
         divider = "!" if stream == "stderr" else "|"
-        text = f"{plain(name):<{self._width}} {divider} "
+        text = f"{pad(plain(name), self._width)} {divider} "
         if coloured:
             number = self._order.setdefault(name, len(self._order))
             colour = "31" if stream == "stderr" else COLOURS[number % len(COLOURS)]

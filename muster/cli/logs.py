@@ -10,21 +10,23 @@ import click
 
 from muster.cli.main import INTERRUPTED
 from muster.cli.options import Failure, connect, names, server_options
+from muster.cli.speech import command
+from muster.words import _
 
 if TYPE_CHECKING:
     from muster.client import Client, Run
     from muster.client import StreamName as Stream
 
 
-@click.command()
+@command()
 @click.argument("task")
-@click.option("--on", metavar="A,B", multiple=True, help="only of these agents; may be repeated")
-@click.option("--follow", "-f", is_flag=True, help="go on until the task has ended")
+@click.option("--on", metavar="A,B", multiple=True, help=_("only of these agents; may be repeated"))
+@click.option("--follow", "-f", is_flag=True, help=_("go on until the task has ended"))
 @click.option(
-    "--stream", type=click.Choice(["all", "stdout", "stderr"]), default="all", show_default=True, help="which pipe"
+    "--stream", type=click.Choice(["all", "stdout", "stderr"]), default="all", show_default=True, help=_("which pipe")
 )
-@click.option("--attempt", metavar="N", type=click.IntRange(1), help="of this try instead of the newest")
-@click.option("--no-prefix", is_flag=True, help="print lines without the agents' names")
+@click.option("--attempt", metavar="N", type=click.IntRange(1), help=_("of this try instead of the newest"))
+@click.option("--no-prefix", is_flag=True, help=_("print lines without the agents' names"))
 @server_options
 def logs(
     task: str,
@@ -47,12 +49,12 @@ def logs(
     found = client.task(task)
     if follow:
         if attempt is not None:
-            raise click.UsageError("--attempt names a try of the past; it cannot be followed")
+            raise click.UsageError(_("--attempt names a try of the past; it cannot be followed"))
         click.get_current_context().exit(_follow(client, found.id, wanted, stream, prefix=not no_prefix))
     runs = [run for run in client.runs(found.id) if not wanted or _is_on(run, wanted)]
     missing = wanted - {word for run in runs for word in _words(run)}
     if missing:
-        raise Failure(f"task {found.id} has no run on {', '.join(sorted(missing))}")
+        raise Failure(_("task %(id)s has no run on %(names)s", id=found.id, names=", ".join(sorted(missing))))
     if len(runs) == 1 and not sys.stdout.isatty():
         _raw(client, runs[0], attempt, stream)
     else:
@@ -78,7 +80,8 @@ def _raw(client: Client, run: Run, attempt: int | None, stream: Stream) -> None:
         for gap in piece.gaps:
             if gap not in told:
                 told.add(gap)
-                click.echo(f"muster: {gap[1]} bytes from {gap[0]} on were not kept", err=True)
+                said = _("%(num)s bytes from %(offset)s on were not kept", num=gap[1], offset=gap[0])
+                click.echo(f"muster: {said}", err=True)
         if piece.next_offset >= piece.size or piece.next_offset <= offset:
             break
         offset = piece.next_offset
@@ -96,7 +99,8 @@ def _marked(client: Client, run: Run, attempt: int | None, stream: Stream, *, pr
         printer.lines(run.where, "stdout", lines.feed(piece))
     printer.lines(run.where, "stdout", lines.end())
     for offset, length in run.output_gaps:
-        printer.say(f"{plain(run.where)}: {length} bytes from {offset} on were not kept")
+        said = _("%(num)s bytes from %(offset)s on were not kept", num=length, offset=offset)
+        printer.say(f"{plain(run.where)}: {said}")
 
 
 def _follow(client: Client, task_id: str, wanted: set[str], stream: Stream, *, prefix: bool) -> int:

@@ -13,6 +13,9 @@ from typing import Final, NamedTuple, NoReturn
 
 import click
 
+from muster.cli.speech import Group, complaint
+from muster.words import _
+
 UNREACHABLE: Final = 5
 INTERRUPTED: Final = 130
 
@@ -26,30 +29,30 @@ class Entry(NamedTuple):
     does: str
 
 
-_TASKS, _FLEET, _ACCESS, _SERVICE = "Tasks", "Agents", "Access", "Service"
+_TASKS, _FLEET, _ACCESS, _SERVICE = _("Tasks"), _("Agents"), _("Access"), _("Service")
 COMMANDS: Final[dict[str, Entry]] = {
-    "run": Entry("run", "run", _TASKS, "run a script on agents and follow it live"),
-    "tasks": Entry("tasks", "tasks", _TASKS, "list tasks, the newest first"),
-    "show": Entry("tasks", "show", _TASKS, "show a task and its runs"),
-    "logs": Entry("logs", "logs", _TASKS, "show what a task's scripts wrote"),
-    "why": Entry("tasks", "why", _TASKS, "tell why a run is where it is"),
-    "cancel": Entry("tasks", "cancel", _TASKS, "end a task: stop what runs, start nothing more"),
-    "pause": Entry("tasks", "pause", _TASKS, "start no more runs of a task for now"),
-    "resume": Entry("tasks", "resume", _TASKS, "go on with a paused task"),
-    "retry": Entry("tasks", "retry", _TASKS, "run a task that has ended again, under the same id"),
-    "agents": Entry("agents", "agents", _FLEET, "list, label, drain and forget agents"),
-    "agent-token": Entry("tokens", "agent_token", _FLEET, "make a join token for a new host"),
-    "login": Entry("access", "login", _ACCESS, "print a link that logs a browser in, once"),
-    "tokens": Entry("access", "tokens", _ACCESS, "list, add and revoke API tokens, and browsers' sessions"),
-    "up": Entry("up", "up", _SERVICE, "start everything on this machine"),
-    "master": Entry("daemons", "master", _SERVICE, "the master alone, for a service manager"),
-    "web": Entry("daemons", "web", _SERVICE, "the webserver alone"),
-    "agent": Entry("daemons", "agent", _SERVICE, "an agent alone"),
-    "verify": Entry("verify", "verify", _SERVICE, "check the store's invariants"),
+    "run": Entry("run", "run", _TASKS, _("run a script on agents and follow it live")),
+    "tasks": Entry("tasks", "tasks", _TASKS, _("list tasks, the newest first")),
+    "show": Entry("tasks", "show", _TASKS, _("show a task and its runs")),
+    "logs": Entry("logs", "logs", _TASKS, _("show what a task's scripts wrote")),
+    "why": Entry("tasks", "why", _TASKS, _("tell why a run is where it is")),
+    "cancel": Entry("tasks", "cancel", _TASKS, _("end a task: stop what runs, start nothing more")),
+    "pause": Entry("tasks", "pause", _TASKS, _("start no more runs of a task for now")),
+    "resume": Entry("tasks", "resume", _TASKS, _("go on with a paused task")),
+    "retry": Entry("tasks", "retry", _TASKS, _("run a task that has ended again, under the same id")),
+    "agents": Entry("agents", "agents", _FLEET, _("list, label, drain and forget agents")),
+    "agent-token": Entry("tokens", "agent_token", _FLEET, _("make a join token for a new host")),
+    "login": Entry("access", "login", _ACCESS, _("print a link that logs a browser in, once")),
+    "tokens": Entry("access", "tokens", _ACCESS, _("list, add and revoke API tokens, and browsers' sessions")),
+    "up": Entry("up", "up", _SERVICE, _("start everything on this machine")),
+    "master": Entry("daemons", "master", _SERVICE, _("the master alone, for a service manager")),
+    "web": Entry("daemons", "web", _SERVICE, _("the webserver alone")),
+    "agent": Entry("daemons", "agent", _SERVICE, _("an agent alone")),
+    "verify": Entry("verify", "verify", _SERVICE, _("check the store's invariants")),
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports a subcommand's module only when that subcommand is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -74,8 +77,9 @@ class LazyGroup(click.Group):
             import difflib
 
             close = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.7)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            ctx.fail(f"there is no command {name!r}{hint}")
+            if not close:
+                ctx.fail(_("there is no command %(name)r", name=name))
+            ctx.fail(_("there is no command %(name)r; did you mean %(close)s?", name=name, close=_(" or ").join(close)))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -110,12 +114,13 @@ def _tell(error: Exception) -> NoReturn:
         sys.exit(error.exit_code)
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx else "muster"
-        click.echo(f"{where}: {plain(error.format_message()).rstrip('.')} (see `{where} --help`)", err=True)
+        said = plain(complaint(error)).rstrip(".。")
+        click.echo(f"{where}: " + _("%(said)s (see `%(where)s --help`)", said=said, where=where), err=True)
         sys.exit(error.exit_code)
     code = exit_code(error)
     if code is None:
         raise error
-    hint = " (give one with --token or MUSTER_TOKEN)" if getattr(error, "status", 0) == 401 else ""
+    hint = _(" (give one with --token or MUSTER_TOKEN)") if getattr(error, "status", 0) == 401 else ""
     click.echo(f"muster: {plain(error)}{hint}", err=True)
     for fault in getattr(error, "errors", ())[1:]:
         click.echo(f"  {plain(fault.field)}: {plain(fault.message)}", err=True)
@@ -138,7 +143,7 @@ def exit_code(error: Exception) -> int | None:
     return UNREACHABLE if isinstance(error, MusterError | NotConfigured) else None
 
 
-def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted:
         from common.version import VERSION
 
@@ -147,7 +152,9 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help=_("Show the version.")
+)
 def cli() -> None:
     """Run scripts on many hosts at once, durably.
 

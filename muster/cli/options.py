@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from muster.words import _
+
 if TYPE_CHECKING:
     from common.config import Settings
     from muster.client import Client
@@ -31,7 +33,9 @@ def seconds(text: str) -> float:
     """`30`, `30s`, `5m`, `2h`, `1.5d` or `200ms` in seconds. Raises `ValueError` saying how to write one."""
     found = _DURATION.fullmatch(text.strip())
     if not found:
-        raise ValueError(f"{text!r} is no time: write seconds, or a number with a unit, such as 30s, 5m or 2h")
+        raise ValueError(
+            _("%(text)r is no time: write seconds, or a number with a unit, such as 30s, 5m or 2h", text=text)
+        )
     return float(found[1]) * _UNIT_S[found[2] or "s"]
 
 
@@ -63,7 +67,11 @@ class Share(click.ParamType[float]):
         except ValueError:
             share = -1.0
         if not 0 <= share <= 1:
-            self.fail(f"{value!r} is no share: write a number from 0 to 1, or a percentage such as 20%", param, ctx)
+            self.fail(
+                _("%(value)r is no share: write a number from 0 to 1, or a percentage such as 20%%", value=value),
+                param,
+                ctx,
+            )
         return share
 
 
@@ -80,7 +88,7 @@ class Several(click.ParamType[str]):
         given = [part.strip() for part in str(value).split(",")]
         for word in given:
             if word not in self._words:
-                self.fail(f"{word!r} is none of {', '.join(self._words)}", param, ctx)
+                self.fail(_("%(word)r is none of %(words)s", word=word, words=", ".join(self._words)), param, ctx)
         return ",".join(given)
 
 
@@ -90,7 +98,7 @@ def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
     for text in values:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", param_hint=option)
+            raise click.BadParameter(_("%(text)r is not of the form KEY=VALUE", text=text), param_hint=option)
         found[key] = value
     return found
 
@@ -103,9 +111,9 @@ def names(values: tuple[str, ...]) -> list[str]:
 def server_options(command: F) -> F:
     """`--url`, `--token` and `--data`: where the webserver is."""
     for option in (
-        click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help="data directory of `muster up`"),
-        click.option("--token", metavar="TOKEN", help="API token [MUSTER_TOKEN]"),
-        click.option("--url", metavar="URL", help="address of the webserver [MUSTER_URL]"),
+        click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help=_("data directory of `muster up`")),
+        click.option("--token", metavar="TOKEN", help=_("API token [MUSTER_TOKEN]")),
+        click.option("--url", metavar="URL", help=_("address of the webserver [MUSTER_URL]")),
     ):
         command = option(command)
     return command
@@ -119,11 +127,11 @@ def connect(url: str | None, token: str | None, data: Path | None) -> Client:
     click.get_current_context().call_on_close(client.close)
     if data is not None and client.address.source != str(data.expanduser().absolute()):
         source = client.address.source
-        click.echo(f"muster: --data is not used: {source} says where the server is", err=True)
+        click.echo("muster: " + _("--data is not used: %(source)s says where the server is", source=source), err=True)
     return client
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="answer as JSON, for programs")
+json_option = click.option("--json", "as_json", is_flag=True, help=_("answer as JSON, for programs"))
 
 
 def settings_options(*, leave_out: tuple[str, ...] = ()) -> Callable[[F], F]:
@@ -148,7 +156,7 @@ def settings_options(*, leave_out: tuple[str, ...] = ()) -> Callable[[F], F]:
             metavar="FILE",
             envvar="MUSTER_CONFIG",
             type=click.Path(path_type=Path),
-            help="settings file (TOML); every setting may also be a flag, such as --heartbeat 2s",
+            help=_("settings file (TOML); every setting may also be a flag, such as --heartbeat 2s"),
         )(command)
 
     return add

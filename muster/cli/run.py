@@ -12,6 +12,8 @@ import click
 
 from muster.cli.main import INTERRUPTED, UNREACHABLE
 from muster.cli.options import Duration, Failure, Share, connect, json_option, names, pairs, server_options
+from muster.cli.speech import command
+from muster.words import _
 
 if TYPE_CHECKING:
     from muster.client import Client, InvalidRequest, MusterError, Run, Task, TaskOptions
@@ -22,34 +24,36 @@ _PLACEMENT: Final = ("targets", "count", "selector", "queue")
 _PATIENCE_S: Final = 60.0  # how long an outage may last; the same as for following live
 _STOP_RULES: Final = ("fail_count", "fail_rate")
 _OPTIONS: Final = (
-    click.option("--on", metavar="A,B", multiple=True, help="run on these agents; may be repeated"),
-    click.option("--count", metavar="N", type=int, help="run on any N agents"),
-    click.option("--timeout", type=Duration(), help="end an attempt after this time (default 1h; 0: never)"),
-    click.option("--parallel", metavar="N", type=int, help="run on at most N agents at once"),
-    click.option("--fail-count", metavar="N", type=int, help="start nothing more once N have failed"),
-    click.option("--fail-rate", type=Share(), help="start nothing more once a greater share has failed (0.2 or 20%)"),
-    click.option("--on-stop", type=click.Choice(["finish", "kill"]), help="what becomes of those that run then"),
-    click.option("--env", metavar="K=V", multiple=True, help="a variable for the script; may be repeated"),
-    click.option("--cwd", metavar="DIR", help="the script's working directory"),
-    click.option("--interpreter", metavar="PROGRAM", help="run the script with this; else by its first line"),
-    click.option("--name", metavar="TEXT", help="what to call the task"),
-    click.option("--queue", metavar="QUEUE", help="with --count: only agents that serve this queue"),
-    click.option("--priority", metavar="P", type=int, help="0 (most urgent) to 4294967295 (default 1024)"),
-    click.option("--expires", type=Duration(), help="give up what has not begun after this time (default 24h)"),
-    click.option("--lost-after", type=Duration(), help="count a run on a silent host as lost after this time"),
-    click.option("--output-limit", metavar="BYTES", type=int, help="keep this much output of each run"),
-    click.option("--detach", is_flag=True, help="print the task's id and do not wait"),
-    click.option("--no-prefix", is_flag=True, help="print lines without the agents' names"),
+    click.option("--on", metavar="A,B", multiple=True, help=_("run on these agents; may be repeated")),
+    click.option("--count", metavar="N", type=int, help=_("run on any N agents")),
+    click.option("--timeout", type=Duration(), help=_("end an attempt after this time (default 1h; 0: never)")),
+    click.option("--parallel", metavar="N", type=int, help=_("run on at most N agents at once")),
+    click.option("--fail-count", metavar="N", type=int, help=_("start nothing more once N have failed")),
+    click.option(
+        "--fail-rate", type=Share(), help=_("start nothing more once a greater share has failed (0.2 or 20%)")
+    ),
+    click.option("--on-stop", type=click.Choice(["finish", "kill"]), help=_("what becomes of those that run then")),
+    click.option("--env", metavar="K=V", multiple=True, help=_("a variable for the script; may be repeated")),
+    click.option("--cwd", metavar="DIR", help=_("the script's working directory")),
+    click.option("--interpreter", metavar="PROGRAM", help=_("run the script with this; else by its first line")),
+    click.option("--name", metavar="TEXT", help=_("what to call the task")),
+    click.option("--queue", metavar="QUEUE", help=_("with --count: only agents that serve this queue")),
+    click.option("--priority", metavar="P", type=int, help=_("0 (most urgent) to 4294967295 (default 1024)")),
+    click.option("--expires", type=Duration(), help=_("give up what has not begun after this time (default 24h)")),
+    click.option("--lost-after", type=Duration(), help=_("count a run on a silent host as lost after this time")),
+    click.option("--output-limit", metavar="BYTES", type=int, help=_("keep this much output of each run")),
+    click.option("--detach", is_flag=True, help=_("print the task's id and do not wait")),
+    click.option("--no-prefix", is_flag=True, help=_("print lines without the agents' names")),
 )
 
 
-def _task_options(command: Any) -> Any:
+def _task_options(function: Any) -> Any:
     for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+        function = option(function)
+    return function
 
 
-@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @_task_options
 @json_option
 @server_options
@@ -81,7 +85,7 @@ def run(
     options = _request(args, chosen)
     client = connect(url, token, data)
     if not options.get("targets") and chosen["count"] is None:
-        raise click.UsageError(f"say where to run: --on A,B or --count N{_known_agents(client)}")
+        raise click.UsageError(_("say where to run: --on A,B or --count N") + _known_agents(client))
     content = _read_script(script)
     try:
         task = client.submit(content, **options)
@@ -126,7 +130,8 @@ def _read_script(script: str) -> bytes:
     try:
         return Path(script).read_bytes()
     except OSError as error:
-        raise click.BadParameter(f"cannot read {script}: {error.strerror}", param_hint="SCRIPT") from error
+        said = _("cannot read %(file)s: %(error)s", file=script, error=error.strerror)
+        raise click.BadParameter(said, param_hint="SCRIPT") from error
 
 
 def _known_agents(client: Client) -> str:
@@ -140,7 +145,7 @@ def _known_agents(client: Client) -> str:
         known = [agent.name for agent in islice(client.agents(page=100), 100)]
     except MusterError:
         return ""
-    return f"; agents: {name_list(known, most=20)}" if known else "; there are no agents yet"
+    return _("; agents: %(names)s", names=name_list(known, most=20)) if known else _("; there are no agents yet")
 
 
 def _refusal(error: InvalidRequest) -> Failure:
@@ -171,14 +176,13 @@ def _lost(task: Task, error: MusterError) -> Failure:
     """What a task that cannot be followed ends with. Whatever the reason, never with a code that says that nothing was
     submitted: who believes that submits again.
     """
-    told = str(error).rstrip(".")
-    return Failure(f"{told}; task {task.id} goes on without being followed", exit_code=UNREACHABLE)
+    said = _("%(error)s; task %(id)s goes on without being followed", error=str(error).rstrip("."), id=task.id)
+    return Failure(said, exit_code=UNREACHABLE)
 
 
 def _left_alone(task: Task) -> int:
-    click.echo(
-        f"the task goes on; `muster cancel {task.id}` ends it, `muster logs --follow {task.id}` shows it", err=True
-    )
+    said = _("the task goes on; `muster cancel %(id)s` ends it, `muster logs --follow %(id)s` shows it", id=task.id)
+    click.echo(said, err=True)
     return INTERRUPTED
 
 
@@ -190,7 +194,7 @@ def _live(client: Client, task: Task, *, prefix: bool) -> int:
 
     printer = Printer(prefix=prefix, names=task.targets or ())
     if printer.shows_progress:
-        printer.say(f"task {task.id}")
+        printer.say(_("task %(id)s", id=task.id))
     follower = Follower(client, task.id, printer=printer, ask=lambda: ask_person(task.id))
     try:
         final = follower.follow()
@@ -207,25 +211,28 @@ def summary(task: Task, runs: Iterable[Run]) -> list[str]:
     """What to tell at the end: counts, then those that did not succeed, by how they ended. Nothing for a plain success
     on one agent.
     """
-    from muster.cli.output import counts, name_list, span
+    from muster.cli import reasons
+    from muster.cli.output import counts, ending, name_list, span
     from muster.terminal import plain
 
     if task.state == "succeeded" and task.total == 1:
         return []
     took = (task.ended_at - task.created_at).total_seconds() if task.ended_at and task.created_at else None
-    lines = [f"task {task.id}: {counts(task.counts)}" + (f" in {span(took)}" if took is not None else "")]
+    lines = [_("task %(id)s: %(counts)s", id=task.id, counts=counts(task.counts))]
+    if took is not None:
+        lines = [_("task %(id)s: %(counts)s in %(span)s", id=task.id, counts=counts(task.counts), span=span(took))]
     if task.reason is not None:
-        lines.append(f"  {plain(task.reason.detail or task.reason.code)}")
+        lines.append(f"  {plain(reasons.reason(task.reason))}")
     groups: dict[str, list[str]] = defaultdict(list)
     details: dict[str, str] = {}
     for run in runs:
         if run.state != "succeeded":
-            groups[run.ending].append(run.where)
+            groups[ending(run)].append(run.where)
             if run.detail:
-                details.setdefault(run.ending, run.detail)
-    for ending, where in sorted(groups.items(), key=lambda group: -len(group[1])):
-        detail = f" ({plain(details[ending])})" if ending in details else ""
-        lines.append(f"  {plain(ending)}: {name_list(sorted(where))}{detail}")
+                details.setdefault(ending(run), run.detail)
+    for end, where in sorted(groups.items(), key=lambda group: -len(group[1])):
+        detail = f" ({plain(details[end])})" if end in details else ""
+        lines.append(f"  {plain(end)}: {name_list(sorted(where))}{detail}")
     return lines
 
 

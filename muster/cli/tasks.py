@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from muster.cli.options import Several, connect, json_option, seconds, server_options
+from muster.cli.speech import command
+from muster.words import _
 
 if TYPE_CHECKING:
     from muster.client import Client, Explanation, Run, Task
@@ -28,20 +30,20 @@ def _moment(text: str | None) -> str | None:
         return text
 
 
-@click.command()
+@command()
 @click.option(
     "--state",
     metavar="STATE,…",
     type=Several(*_STATES),
-    help=f"only those in one of these states: {', '.join(_STATES)}",
+    help=_("only those in one of these states: %(states)s", states=", ".join(_STATES)),
 )
-@click.option("--agent", metavar="NAME", help="only those with a run on this agent")
-@click.option("--name", metavar="TEXT", help="only those with this in their name")
+@click.option("--agent", metavar="NAME", help=_("only those with a run on this agent"))
+@click.option("--name", metavar="TEXT", help=_("only those with this in their name"))
 @click.option(
-    "--since", metavar="TIME", help="only those submitted since: 2h ago, or a time such as 2026-11-30T12:00:00Z"
+    "--since", metavar="TIME", help=_("only those submitted since: 2h ago, or a time such as 2026-11-30T12:00:00Z")
 )
-@click.option("--until", metavar="TIME", help="only those submitted before: 1h ago, or a time")
-@click.option("--limit", metavar="N", type=click.IntRange(1), default=50, show_default=True, help="at most so many")
+@click.option("--until", metavar="TIME", help=_("only those submitted before: 1h ago, or a time"))
+@click.option("--limit", metavar="N", type=click.IntRange(1), default=50, show_default=True, help=_("at most so many"))
 @json_option
 @server_options
 def tasks(
@@ -68,14 +70,17 @@ def tasks(
         print_json([dict(task.raw) for task in found])
         return
     rows = ([t.id, _state(t), counts(t.counts), ago(t.created_at), t.name] for t in found)
-    print_table(("task", "state", "runs", "submitted", "name"), rows)
+    print_table((_("task"), _("state"), _("runs"), _("submitted"), _("name")), rows)
 
 
 def _state(task: Task) -> str:
-    return f"{task.state} (paused)" if task.paused and not task.final else task.state
+    from muster.cli.output import state_word
+
+    word = state_word(task.state)
+    return _("%(state)s (paused)", state=word) if task.paused and not task.final else word
 
 
-@click.command()
+@command()
 @click.argument("task")
 @json_option
 @server_options
@@ -95,49 +100,52 @@ def show(task: str, as_json: bool, url: str | None, token: str | None, data: Pat
 
 
 def _print_task(task: Task) -> None:
+    from muster.cli import reasons
     from muster.cli.output import counts, moment, print_fields, span
 
     took = (task.ended_at - task.started_at).total_seconds() if task.ended_at and task.started_at else None
     limits = {
-        "parallel": str(task.parallel) if task.parallel else "",
-        "fail count": str(task.fail_count) if task.fail_count > 0 else "",
-        "fail rate": str(task.fail_rate) if task.fail_rate is not None else "",
-        "timeout": span(task.timeout) if task.timeout else "",
+        _("parallel"): str(task.parallel) if task.parallel else "",
+        _("fail count"): str(task.fail_count) if task.fail_count > 0 else "",
+        _("fail rate"): str(task.fail_rate) if task.fail_rate is not None else "",
+        _("timeout"): span(task.timeout) if task.timeout else "",
     }
+    ended = moment(task.ended_at)
     print_fields(
         {
-            "task": task.id,
-            "name": task.name,
-            "state": _state(task),
-            "reason": (task.reason.detail or task.reason.code) if task.reason else None,
-            "waiting": task.waiting_because,
-            "runs": f"{counts(task.counts)} of {task.total}",
-            "submitted": f"{moment(task.created_at)} by {task.submitted_by or '?'}",
-            "started": moment(task.started_at),
-            "ended": moment(task.ended_at) + (f" after {span(took)}" if took is not None else ""),
-            "arguments": " ".join(task.args),
-            "limits": ", ".join(f"{name} {value}" for name, value in limits.items() if value),
+            _("task"): task.id,
+            _("name"): task.name,
+            _("state"): _state(task),
+            _("reason"): reasons.reason(task.reason),
+            _("waiting"): reasons.waiting(task),
+            _("runs"): _("%(counts)s of %(total)s", counts=counts(task.counts), total=task.total),
+            _("submitted"): _("%(at)s by %(who)s", at=moment(task.created_at), who=task.submitted_by or "?"),
+            _("started"): moment(task.started_at),
+            _("ended"): ended if took is None else _("%(at)s after %(span)s", at=ended, span=span(took)),
+            _("arguments"): " ".join(task.args),
+            _("limits"): _(", ").join(f"{name} {value}" for name, value in limits.items() if value),
         }
     )
 
 
 def _print_runs(runs: list[Run]) -> None:
-    from muster.cli.output import print_table, size, span
+    from muster.cli import reasons
+    from muster.cli.output import ending, print_table, size, span, state_word
 
     def remark(run: Run) -> str:
-        told = [run.detail, run.waiting_because]
+        told = [run.detail, reasons.waiting(run)]
         if run.silent_since is not None and not run.final:
-            told.append("its host is silent")
+            told.append(_("its host is silent"))
         if run.leftovers:
-            told.append(f"processes left over: {len(run.leftovers)}")
-        return "; ".join(text for text in told if text)
+            told.append(_("processes left over: %(num)s", num=len(run.leftovers)))
+        return _("; ").join(text for text in told if text)
 
     rows = (
         [
             run.id,
             run.where,
-            run.state,
-            run.ending if run.outcome else "",
+            state_word(run.state),
+            ending(run) if run.outcome else "",
             str(run.attempt),
             span(run.duration),
             size(run.output_bytes),
@@ -145,29 +153,31 @@ def _print_runs(runs: list[Run]) -> None:
         ]
         for run in runs
     )
-    print_table(("run", "agent", "state", "ended by", "try", "took", "output", "remark"), rows)
+    columns = (_("run"), _("agent"), _("state"), _("ended by"), _("try"), _("took"), _("output"), _("remark"))
+    print_table(columns, rows)
 
 
-@click.command()
+@command()
 @click.argument("run")
 @json_option
 @server_options
 def why(run: str, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
     """Tell why a run is where it is. RUN is a run's id, or a task's: then each of its runs that is not final."""
-    from muster.cli.output import print_json
+    from muster.cli import reasons
+    from muster.cli.output import ending, print_json, state_word
     from muster.terminal import plain
 
     found = _explanations(connect(url, token, data), run)
     if not found and not as_json:
-        click.echo(f"all runs of this task have ended; `muster show {run}` tells how")
+        click.echo(_("all runs of this task have ended; `muster show %(run)s` tells how", run=run))
     if as_json:
         print_json([dict(explanation.raw) for explanation in found])
         return
     for explanation in found:
         about = explanation.run
-        click.echo(f"{about.id}  {plain(about.where)}  {about.ending if about.final else about.state}")
+        click.echo(f"{about.id}  {plain(about.where)}  {ending(about) if about.final else state_word(about.state)}")
         for verdict in explanation.verdicts:
-            click.echo(f"  {plain(verdict.get('text', verdict))}")
+            click.echo(f"  {plain(reasons.verdict(verdict))}")
 
 
 def _explanations(client: Client, wanted: str) -> list[Explanation]:
@@ -183,18 +193,19 @@ def _explanations(client: Client, wanted: str) -> list[Explanation]:
     return [client.why(run.id) for run in runs[:50]]
 
 
-def _told(task: Task, what: str, as_json: bool) -> None:
+def _told(task: Task, sentence: str, as_json: bool) -> None:
+    """Say what became of the task; `sentence` has a place for its id."""
     from muster.cli.output import counts, print_json
 
     if as_json:
         print_json(dict(task.raw))
     else:
-        click.echo(f"task {task.id} {what}: {counts(task.counts)}")
+        click.echo(_("%(sentence)s: %(counts)s", sentence=sentence % {"id": task.id}, counts=counts(task.counts)))
 
 
-@click.command()
+@command()
 @click.argument("task")
-@click.option("--wait", is_flag=True, help="end when the last script has")
+@click.option("--wait", is_flag=True, help=_("end when the last script has"))
 @json_option
 @server_options
 def cancel(task: str, wait: bool, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
@@ -203,33 +214,33 @@ def cancel(task: str, wait: bool, as_json: bool, url: str | None, token: str | N
     done = client.cancel(task)
     if wait:
         done = client.wait(done.id)
-    _told(done, "is cancelled" if done.final else "is being cancelled", as_json)
+    _told(done, _("task %(id)s is cancelled") if done.final else _("task %(id)s is being cancelled"), as_json)
 
 
-@click.command()
+@command()
 @click.argument("task")
 @json_option
 @server_options
 def pause(task: str, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
     """Start no more runs of a task until `muster resume`; what runs goes on."""
-    _told(connect(url, token, data).pause(task), "is paused", as_json)
+    _told(connect(url, token, data).pause(task), _("task %(id)s is paused"), as_json)
 
 
-@click.command()
+@command()
 @click.argument("task")
 @json_option
 @server_options
 def resume(task: str, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
     """Go on with a paused task."""
-    _told(connect(url, token, data).resume(task), "goes on", as_json)
+    _told(connect(url, token, data).resume(task), _("task %(id)s goes on"), as_json)
 
 
-@click.command()
+@command()
 @click.argument("task")
-@click.option("--failed", is_flag=True, help="only the runs that did not succeed")
+@click.option("--failed", is_flag=True, help=_("only the runs that did not succeed"))
 @json_option
 @server_options
 def retry(task: str, failed: bool, as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
     """Run a task that has ended again: all of it, or with --failed what did not succeed. Ids stay the same."""
     only: Literal["failed", "all"] = "failed" if failed else "all"
-    _told(connect(url, token, data).retry(task, only=only), "runs again", as_json)
+    _told(connect(url, token, data).retry(task, only=only), _("task %(id)s runs again"), as_json)

@@ -8,11 +8,13 @@ from pathlib import Path
 import click
 
 from muster.cli.options import connect, json_option, server_options
+from muster.cli.speech import command
+from muster.words import _
 
 _LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
-@click.command("agent-token")
+@command("agent-token")
 @json_option
 @server_options
 def agent_token(as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
@@ -25,14 +27,15 @@ def agent_token(as_json: bool, url: str | None, token: str | None, data: Path | 
     else:
         click.echo(made.line or f"muster agent --join {shlex.quote(made.token)}")
         if made.expires_at:
-            click.echo(f"good once, until {moment(made.expires_at)}", err=True)
+            click.echo(_("good once, until %(at)s", at=moment(made.expires_at)), err=True)
     endpoint = master_endpoint(made.token)
     if endpoint is not None and endpoint.startswith(_LOOPBACK):
-        click.echo(
-            f"muster: this token leads to {endpoint}, which other hosts cannot reach: start the master with "
+        said = _(
+            "this token leads to %(endpoint)s, which other hosts cannot reach: start the master with "
             "--rpc 0.0.0.0:7441, or with --advertise HOST:PORT if another address leads to it",
-            err=True,
+            endpoint=endpoint,
         )
+        click.echo(f"muster: {said}", err=True)
 
 
 def master_endpoint(token: str) -> str | None:

@@ -9,15 +9,24 @@ import click
 
 from muster.cli.daemons import address
 from muster.cli.options import Failure, settings, settings_options
+from muster.cli.speech import command
+from muster.words import _
 
 
-@click.command()
+@command()
 @click.option(
-    "--data", metavar="DIR", type=click.Path(path_type=Path), help="data directory [MUSTER_DATA, else the state folder]"
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help=_("data directory [MUSTER_DATA, else the state folder]"),
 )
-@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7440", show_default=True, help="where to serve HTTP")
-@click.option("--rpc", metavar="HOST:PORT", default="0.0.0.0:7441", show_default=True, help="where agents connect")
-@click.option("--agents", metavar="N", type=click.IntRange(0, 999), default=1, show_default=True, help="local agents")
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:7440", show_default=True, help=_("where to serve HTTP")
+)
+@click.option("--rpc", metavar="HOST:PORT", default="0.0.0.0:7441", show_default=True, help=_("where agents connect"))
+@click.option(
+    "--agents", metavar="N", type=click.IntRange(0, 999), default=1, show_default=True, help=_("local agents")
+)
 @settings_options()
 def up(data: Path | None, listen: str, rpc: str, agents: int, config: Path | None, **flags: Any) -> None:
     """Start master, webserver and N agents on this machine, and keep them running.

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from muster.cli.options import Failure, connect, json_option, server_options
+from muster.cli.speech import command
+from muster.words import _
 
 
-@click.command()
+@command()
 @json_option
 @server_options
 def verify(as_json: bool, url: str | None, token: str | None, data: Path | None) -> None:
@@ -49,7 +51,7 @@ def _offline(data_dir: Path) -> tuple[Sequence[str], Mapping[str, Any]]:
     from master.store.sqlite import SqliteStore
     from master.verify import verify as check
 
-    click.echo(f"muster: no master answers; checking the files in {data_dir}", err=True)
+    click.echo("muster: " + _("no master answers; checking the files in %(folder)s", folder=data_dir), err=True)
     store, output = SqliteStore(data_dir / "muster.db"), OutputStore(data_dir / "output.db")
     try:
         store.open()
@@ -72,6 +74,8 @@ def _tell(findings: Sequence[str], checked: Mapping[str, Any], as_json: bool) ->
     else:
         for finding in findings:
             click.echo(plain(finding))
-        looked_at = ", ".join(f"{number} {plain(what)}" for what, number in checked.items())
-        click.echo(f"{len(findings) or 'no'} findings; checked {looked_at or 'everything'}", err=bool(findings))
+        known = {"tasks": _("tasks"), "runs": _("runs"), "attempts": _("attempts"), "outputs": _("outputs")}
+        looked_at = _(", ").join(f"{number} {plain(known.get(what, what))}" for what, number in checked.items())
+        number, what = len(findings) or _("no"), looked_at or _("everything")
+        click.echo(_("%(number)s findings; checked %(what)s", number=number, what=what), err=bool(findings))
     click.get_current_context().exit(1 if findings else 0)

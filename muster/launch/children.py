@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from common.backoff import Backoff
+from muster.words import Phrase
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_GET_CHILD_SUBREAPER: Final = 37
@@ -158,14 +159,14 @@ def bury_orphans(own: Collection[int]) -> None:
             os.waitpid(ended.si_pid, 0)
 
 
-def death(code: int) -> str:
+def death(code: int) -> Phrase | str:
     """An exit code of `Popen` in words: `exit code 3`, `SIGKILL`."""
     if code >= 0:
-        return f"exit code {code}"
+        return Phrase("exit code %(code)s", code=code)
     try:
         return signal.Signals(-code).name
     except ValueError:
-        return f"signal {-code}"
+        return Phrase("signal %(number)s", number=-code)
 
 
 def own_command() -> tuple[str, ...]:

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from muster.terminal import COLOURS, neutralise
+from muster.terminal import COLOURS, neutralise, pad
+from muster.words import ngettext
 
 _LONGEST_LINE: Final = 64 * 1024
 _READ: Final = 64 * 1024
@@ -141,7 +142,7 @@ class Screen:
 
     def _mark(self, role: str) -> bytes:
         if role not in self._roles:
-            padded = f"{role:<{self._width}} | "
+            padded = f"{pad(role, self._width)} | "
             colour = COLOURS[len(self._roles) % len(COLOURS)]
             self._roles[role] = (f"\x1b[{colour}m{padded}\x1b[0m" if self._colours else padded).encode()
         return self._roles[role]
@@ -162,9 +163,13 @@ class Screen:
             self._dropped += lines
             return
         if self._dropped:
-            told = f"{self._dropped} lines were not shown here; see the log files\n"
+            told = ngettext(
+                "%(num)s line was not shown here; see the log files",
+                "%(num)s lines were not shown here; see the log files",
+                self._dropped,
+            )
             self._dropped = 0
-            self._write(self._mark("muster") + told.encode())
+            self._write(self._mark("muster") + told.encode() + b"\n")
             if not self._takes(0.0):
                 self._dropped += lines
                 return

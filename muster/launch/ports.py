@@ -10,6 +10,8 @@ import socket
 import time
 from dataclasses import dataclass, replace
 
+from muster.words import _
+
 
 class BadAddress(ValueError):
     """The text is no HOST:PORT, or the address cannot be used; the message says which and what to do."""
@@ -40,7 +42,7 @@ class HostPort:
 
 def parse(text: str, *, default_port: int = 0) -> HostPort:
     """`HOST:PORT`, `HOST`, `:PORT` or `[V6]:PORT`; a missing host means the loopback. Raises `BadAddress`."""
-    wrong = BadAddress(f"{text!r} is no address: write HOST:PORT, such as 127.0.0.1:7440")
+    wrong = BadAddress(_("%(text)r is no address: write HOST:PORT, such as 127.0.0.1:7440", text=text))
     cleaned = text.strip()
     if cleaned.startswith("["):
         host, bracket, rest = cleaned[1:].partition("]")
@@ -48,9 +50,10 @@ def parse(text: str, *, default_port: int = 0) -> HostPort:
             raise wrong
         port_text = rest[1:]
     else:
-        host, _, port_text = cleaned.rpartition(":") if ":" in cleaned else (cleaned, "", "")
+        host, _colon, port_text = cleaned.rpartition(":") if ":" in cleaned else (cleaned, "", "")
     if ":" in host and not cleaned.startswith("["):
-        raise BadAddress(f"{text!r} is no address: write an IPv6 host in brackets, such as [::1]:7440")
+        said = _("%(text)r is no address: write an IPv6 host in brackets, such as [::1]:7440", text=text)
+        raise BadAddress(said)
     try:
         port = int(port_text) if port_text else default_port
     except ValueError:
@@ -72,12 +75,23 @@ def settle(address: HostPort, *, option: str, patience_s: float = 2.0) -> HostPo
             return replace(address, port=_try(address))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise BadAddress(f"cannot listen on {address}: {error.strerror or error} (see {option})") from error
+                raise BadAddress(_unusable(address, error, option)) from error
             if time.monotonic() >= deadline:
-                raise BadAddress(
-                    f"{address} is in use by another program: stop that one, or choose another address with {option}"
-                ) from error
+                raise BadAddress(_taken(address, option)) from error
         time.sleep(0.05)
+
+
+def _unusable(address: HostPort, error: OSError, option: str) -> str:
+    why = error.strerror or error
+    return _("cannot listen on %(address)s: %(why)s (see %(option)s)", address=address, why=why, option=option)
+
+
+def _taken(address: HostPort, option: str) -> str:
+    return _(
+        "%(address)s is in use by another program: stop that one, or choose another address with %(option)s",
+        address=address,
+        option=option,
+    )
 
 
 def free_or_other(address: HostPort) -> HostPort:

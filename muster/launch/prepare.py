@@ -19,6 +19,7 @@ from agent.identity import AgentHome, Identity
 from common import auth, pidlock
 from common.errors import Conflict, InvalidRequest
 from common.model import evolve
+from muster.words import _
 
 LOCK_FILE: Final = "up.lock"
 # Any of these in a directory, made by this user, shows that it is a data directory.
@@ -48,12 +49,16 @@ class DataLock:
             _make_private(data_dir)
             self._fd = pidlock.take(data_dir / LOCK_FILE)
         except OSError as error:
-            raise InvalidRequest(f"the data directory {data_dir} cannot be used: {error.strerror or error}") from error
+            why = error.strerror or error
+            said = _("the data directory %(folder)s cannot be used: %(why)s", folder=data_dir, why=why)
+            raise InvalidRequest(said) from error
         except pidlock.Held as held:
-            raise Conflict(
-                f"{data_dir} is in use by {held.who}: stop that `muster up` first, "
-                "or name another directory with --data"
-            ) from None
+            said = _(
+                "%(folder)s is in use by %(who)s: stop that `muster up` first, or name another directory with --data",
+                folder=data_dir,
+                who=held.who,
+            )
+            raise Conflict(said) from None
 
     def close(self) -> None:
         """Let another one use the directory."""
@@ -69,10 +74,12 @@ def _make_private(data_dir: Path) -> None:
     if data_dir.stat().st_mode & 0o077:
         filled = any(path.name != "lost+found" for path in data_dir.iterdir())  # that is in every new ext4 volume
         if filled and not any(_made_by_us(data_dir / name) for name in _OURS):
-            raise InvalidRequest(
-                f"the directory {data_dir} can be entered by other users and holds files that are not muster's: name "
-                "another one with --data, or take away the rights of others (chmod 700) if it is meant to be used"
+            said = _(
+                "the directory %(folder)s can be entered by other users and holds files that are not muster's: name "
+                "another one with --data, or take away the rights of others (chmod 700) if it is meant to be used",
+                folder=data_dir,
             )
+            raise InvalidRequest(said)
         data_dir.chmod(0o700)
 
 
@@ -99,7 +106,8 @@ def prepare(data_dir: Path, *, agents: int, endpoint: str, hostname: str | None 
             _point_at(local, endpoint, master.public_text)
         _trust(data_dir / "keys" / "trusted.json", web.public_text, locals_)
     except OSError as error:
-        raise InvalidRequest(f"the data directory {data_dir} cannot be prepared: {error}") from error
+        said = _("the data directory %(folder)s cannot be prepared: %(why)s", folder=data_dir, why=error)
+        raise InvalidRequest(said) from error
     return locals_[:agents]
 
 
@@ -138,7 +146,8 @@ def _numbers(folder: Path) -> dict[str, int]:
     except FileNotFoundError:
         numbers = {}
     except (ValueError, AttributeError, TypeError) as error:
-        raise InvalidRequest(f"{file} cannot be read ({error}): remove it, and the agents are numbered anew") from error
+        said = _("%(file)s cannot be read (%(why)s): remove it, and the agents are numbered anew", file=file, why=error)
+        raise InvalidRequest(said) from error
     for path in sorted(folder.iterdir()):
         if path.name not in numbers and (path / "agent.key").is_file():
             numbers[path.name] = max(numbers.values(), default=0) + 1

@@ -19,6 +19,7 @@ from common.backoff import Backoff
 from muster.launch.children import BAD_CONFIGURATION, Child, Phase, Program, adopts_orphans, bury_orphans, death
 from muster.launch.lines import LineReader, LogFile, Screen
 from muster.launch.readiness import Readiness
+from muster.words import Phrase
 
 _NEVER: Final = float("inf")
 _SLOW_START_S: Final = 30.0
@@ -96,11 +97,11 @@ class Supervisor:
             log.close()
         return self._exit_code
 
-    def say(self, text: str) -> None:
-        """A line of our own, on the screen and in `up.log`."""
-        self._screen.show("muster", [text.encode()])
+    def say(self, phrase: Phrase) -> None:
+        """A line of our own: in the person's language on the screen, in English in `up.log`."""
+        self._screen.show("muster", [str(phrase).encode()])
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self._log("up", [f"{stamp} {text}".encode()])
+        self._log("up", [f"{stamp} {phrase.english}".encode()])
 
     def stop(self, *, exit_code: int = 0) -> None:
         """Begin to stop, as the first signal does; `run` will answer at least `exit_code`."""
@@ -140,19 +141,30 @@ class Supervisor:
 
     def _go_on_without(self, missing: list[Child]) -> None:
         self._told_slow.update(missing)
-        are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+        one, wait = len(missing) == 1, f"{self._optional_wait_s:g}"
         self.say(
-            f"{_named(missing)} {are} not ready after {self._optional_wait_s:g} s: the start goes on without {them}; "
-            f"the lines above and the log files tell why"
+            Phrase(
+                "%(role)s is not ready after %(wait)s s: the start goes on without it; "
+                "the lines above and the log files tell why",
+                role=missing[0].role,
+                wait=wait,
+            )
+            if one
+            else Phrase(
+                "%(roles)s are not ready after %(wait)s s: the start goes on without them; "
+                "the lines above and the log files tell why",
+                roles=_named(missing),
+                wait=wait,
+            )
         )
 
     def _start(self, child: Child, now: float) -> None:
         try:
             reader = LineReader(child.start(now, self._readiness.environ))
         except OSError as error:
-            self._pause(child, now, f"could not be started ({error})")
+            self._pause(child, now, Phrase("could not be started (%(error)s)", error=error))
             return
-        self.say(f"{child.role} is starting (process {child.pid})")
+        self.say(Phrase("%(role)s is starting (process %(pid)s)", role=child.role, pid=child.pid))
         self._readers[child] = reader
         self._watch(child, reader)
 
@@ -164,7 +176,7 @@ class Supervisor:
             self._read(child, reader)
         child.phase = Phase.READY
         child.was_ready = True
-        self.say(f"{child.role} is ready")
+        self.say(Phrase("%(role)s is ready", role=child.role))
 
     def _reap(self, now: float) -> None:
         for child in self.children:
@@ -180,7 +192,11 @@ class Supervisor:
 
     def _ended(self, child: Child, code: int, now: float) -> None:
         if child.phase is Phase.STOPPING:
-            self.say(f"{child.role} has stopped" + (f" ({death(code)})" if code else ""))
+            self.say(
+                Phrase("%(role)s has stopped (%(how)s)", role=child.role, how=death(code))
+                if code
+                else Phrase("%(role)s has stopped", role=child.role)
+            )
             child.phase = Phase.STOPPED
             self._stop_on(now)
         elif code == BAD_CONFIGURATION:
@@ -188,22 +204,24 @@ class Supervisor:
         else:
             if now - child.started_at > _LONG_LIFE_S:
                 child.backoff.reset()
-            self._pause(child, now, f"died ({death(code)})")
+            self._pause(child, now, Phrase("died (%(how)s)", how=death(code)))
 
     def _refused(self, child: Child) -> None:
         child.phase = Phase.REFUSED
         why = f": {child.last_line}" if child.last_line else ""
+        role = child.role
         if child.program.needed:
-            self.say(f"{child.role} cannot run with this configuration{why}")
+            self.say(Phrase("%(role)s cannot run with this configuration%(why)s", role=role, why=why))
             self.stop(exit_code=BAD_CONFIGURATION)
         else:
-            self.say(f"{child.role} cannot run and is left out until the next start{why}")
+            self.say(Phrase("%(role)s cannot run and is left out until the next start%(why)s", role=role, why=why))
 
-    def _pause(self, child: Child, now: float, what: str) -> None:
+    def _pause(self, child: Child, now: float, what: Phrase) -> None:
         pause_s = child.backoff.next_s()
         child.phase = Phase.PAUSING
         child.due_at = now + pause_s
-        self.say(f"{child.role} {what}; it is started again in {pause_s:.1f} s")
+        again = Phrase("it is started again in %(pause).1f s", pause=pause_s)
+        self.say(Phrase("%(role)s %(what)s; %(again)s", role=child.role, what=what, again=again))
 
     # Stopping
 
@@ -223,8 +241,13 @@ class Supervisor:
     def _asked_to_stop(self, number: int) -> None:
         last = max((child.program.stage for child in self.children), default=0)
         busy = [child for child in self.children if child.alive and child.program.stage == last]
-        once_more = "Ctrl-C once more" if number == signal.SIGINT else "a second signal"
-        self.say(f"stopping: waiting for {_named(busy) or 'nobody'} to finish what runs; {once_more} ends it at once")
+        self.say(
+            Phrase(
+                "stopping: waiting for %(roles)s to finish what runs; %(signal)s ends it at once",
+                roles=_named(busy) if busy else Phrase("nobody"),
+                signal=Phrase("Ctrl-C once more") if number == signal.SIGINT else Phrase("a second signal"),
+            )
+        )
         self.stop()
 
     def _stop_stage(self, stage: int, now: float) -> None:
@@ -252,7 +275,7 @@ class Supervisor:
             self._stop_stage(max(below), now)
 
     def _hurry(self, now: float) -> None:
-        self.say("stopping at once: scripts that still run are ended")
+        self.say(Phrase("stopping at once: scripts that still run are ended"))
         for child in self.children:
             if child.phase is Phase.STOPPING:
                 child.due_at = now + child.program.hurry_s
@@ -260,7 +283,7 @@ class Supervisor:
                 child.again_at = now + _AGAIN_S  # two that come close together count as one for the receiver
 
     def _kill(self, now: float) -> None:
-        self.say("killing the daemons; scripts are left to their shepherds, which end by themselves")
+        self.say(Phrase("killing the daemons; scripts are left to their shepherds, which end by themselves"))
         for child in self.children:
             child.due_at = now
             child.phase = Phase.STOPPING if child.alive else Phase.STOPPED
@@ -279,7 +302,7 @@ class Supervisor:
                 self._start(child, now)
             elif child.phase is Phase.STOPPING and child.due_at <= now:
                 self._exit_code = max(self._exit_code, 1)
-                self.say(f"{child.role} did not stop and is killed")
+                self.say(Phrase("%(role)s did not stop and is killed", role=child.role))
                 child.due_at = _NEVER
                 child.send(signal.SIGKILL)
             elif child.phase is Phase.STOPPING and child.again_at <= now:
@@ -287,7 +310,13 @@ class Supervisor:
                 child.send(signal.SIGTERM)
             elif self._may_be_slow(child) and now - child.started_at > _SLOW_START_S:
                 self._told_slow.add(child)
-                self.say(f"{child.role} is not ready after {_SLOW_START_S:.0f} s; its lines above tell why")
+                self.say(
+                    Phrase(
+                        "%(role)s is not ready after %(wait).0f s; its lines above tell why",
+                        role=child.role,
+                        wait=_SLOW_START_S,
+                    )
+                )
 
     def _wait_s(self, now: float) -> float | None:
         if self._caught:
@@ -355,7 +384,8 @@ class Supervisor:
             theirs.close()
 
 
-def _named(children: Sequence[Child]) -> str:
+def _named(children: Sequence[Child]) -> Phrase | str:
     """Their roles; of many the first ones, and how many more there are."""
     names = ", ".join(child.role for child in children[:_NAMED_MOST])
-    return names if len(children) <= _NAMED_MOST else f"{names} and {len(children) - _NAMED_MOST} more"
+    more = len(children) - _NAMED_MOST
+    return names if more <= 0 else Phrase("%(names)s and %(num)s more", names=names, num=more)

@@ -23,6 +23,8 @@ from muster.launch.lines import Screen
 from muster.launch.ports import HostPort
 from muster.launch.prepare import DataLock, LocalAgent, prepare
 from muster.launch.supervisor import Supervisor
+from muster.terminal import cells, pad
+from muster.words import _
 
 _MASTER_STAGE, _WEB_STAGE, _AGENT_STAGE = 0, 1, 2
 # A master or webserver has nothing to wait for but answers under way.
@@ -130,7 +132,7 @@ def daemon_environ(settings: Settings, environ: Mapping[str, str]) -> dict[str, 
 
 def _supervise(settings: Settings, places: Places, local_agents: list[LocalAgent], *, named_data: bool) -> int:
     colours = os.isatty(1) and not os.environ.get("NO_COLOR")
-    width = max([len("master"), *(len(local.name) for local in local_agents)])
+    width = max([len("master"), *(cells(local.name) for local in local_agents)])
     screen = Screen(1, width=width, colours=colours)
 
     def on_stage(stage: int) -> None:
@@ -190,26 +192,35 @@ def welcome(
     command = _command()
     data = f" --data {shlex.quote(str(places.data_dir))}" if named_data else ""
     names = ", ".join(local.name for local in local_agents[:8]) + (", …" if len(local_agents) > 8 else "")
-    lines = ["", f"muster is ready: {places.url}"]
+    login = f"{command} login{data}"
     if link is not None:
-        lines += [f"  log in         {link}  (once, {_length(link_s)}; `{command} login{data}` prints another)"]
+        said = _("(once, %(length)s; `%(command)s` prints another)", length=_length(link_s), command=login)
+        rows = [(_("log in"), f"{link}  {said}")]
     else:
-        lines += [f"  log in         {command} login{data}   prints the link to open"]
+        rows = [(_("log in"), login + "   " + _("prints the link to open"))]
     if local_agents or missing:
-        lines += [f"  agents here    {names or 'none'}" + (f" ({missing} not ready: see above)" if missing else "")]
-    lines += [
-        f"  command        {command}",
-        f"  a first script echo 'echo hello from $(hostname)' | {command} run{data} --count 1 -",
-        f"  another host   {command} agent-token{data}   prints the line to paste there",
+        more = " " + _("(%(num)s not ready: see above)", num=missing) if missing else ""
+        rows += [(_("agents here"), (names or _("none")) + more)]
+    rows += [
+        (_("command"), command),
+        (_("a first script"), f"echo 'echo hello from $(hostname)' | {command} run{data} --count 1 -"),
+        (_("another host"), f"{command} agent-token{data}   " + _("prints the line to paste there")),
     ]
     if not places.rpc.everywhere and places.rpc.host in ("127.0.0.1", "localhost", "::1"):
-        lines += ["                 (start with --rpc 0.0.0.0:7441 first: other hosts cannot reach the loopback)"]
-    lines += [f"  log files      {places.data_dir / 'logs'}", "  Ctrl-C stops   and lets running scripts finish", ""]
-    return "\n".join(lines) + "\n"
+        rows += [("", _("(start with --rpc 0.0.0.0:7441 first: other hosts cannot reach the loopback)"))]
+    rows += [
+        (_("log files"), str(places.data_dir / "logs")),
+        (_("Ctrl-C stops"), _("and lets running scripts finish")),
+    ]
+    width = max(cells(label) for label, _text in rows)
+    lines = [f"  {pad(label, width)} {text}" for label, text in rows]
+    return "\n".join(["", _("muster is ready: %(url)s", url=places.url), *lines, "", ""])
 
 
 def _length(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
+    if seconds >= 120:
+        return _("%(num).0f minutes", num=seconds / 60)
+    return _("%(num).0f seconds", num=seconds)
 
 
 def _command() -> str:

@@ -162,7 +162,7 @@ def test_help_loads_no_command_and_nothing_heavy() -> None:
         "print(sorted(heavy & set(sys.modules)), [m for m in sys.modules if m.startswith('muster.cli.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[] ['muster.cli.main']"
+    assert done.stdout.splitlines()[-1] == "[] ['muster.cli.speech', 'muster.cli.main']"
 
 
 def end(*words: str) -> int:

@@ -16,6 +16,7 @@ import pytest
 from muster.launch.children import Child, Program, death
 from muster.launch.lines import Screen
 from muster.launch.supervisor import Supervisor
+from muster.words import Phrase
 from tests.support.processes import command_of, freeze, until, wait_gone
 
 NOTIFY = """
@@ -61,7 +62,7 @@ class Rig:
 
     def _on_stage(self, stage: int) -> None:
         self.stages.append(stage)
-        self.supervisor.say(f"all of stage {stage}")
+        self.supervisor.say(Phrase("all of stage %(stage)s", stage=stage))
 
     def _read(self, fd: int) -> None:
         with os.fdopen(fd, encoding="utf-8") as lines:
@@ -372,4 +373,4 @@ sys.exit(Supervisor(programs, log_dir=Path({str(tmp_path)!r}), screen=screen, on
 
 
 def test_the_words_for_a_death() -> None:
-    assert [death(0), death(3), death(-9), death(-200)] == ["exit code 0", "exit code 3", "SIGKILL", "signal 200"]
+    assert [str(death(code)) for code in (0, 3, -9, -200)] == ["exit code 0", "exit code 3", "SIGKILL", "signal 200"]
