@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -466,7 +467,7 @@ def test_how_it_looks(strangers_pages: Pages, theme: Theme, width: int) -> None:
 def test_a_real_run_is_followed_to_its_end(pages: Pages, cluster: Cluster) -> None:
     task = cluster.run("echo err >&2; printf 'a\\rout\\n'; seq 500; exit 3")
     run = next(iter(cluster.client.runs(task.id)))
-    page = pages.open("/")
+    page = pages.open("/login")
     page.evaluate(_PREPARE)
     for attempt in (None, 1):
         page.evaluate(
@@ -491,3 +492,27 @@ def test_a_real_run_is_followed_to_its_end(pages: Pages, cluster: Cluster) -> No
     with page.expect_download() as download:
         page.get_by_role("link", name="Download raw").click()
     assert download.value.path().read_bytes() == cluster.output(task)
+
+
+def test_runs_of_a_task_are_merged_live(pages: Pages, cluster: Cluster, tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    task = cluster.start_script(f"until [ -e {go_on} ]; do sleep 0.05; done; echo the end", targets=cluster.agents[:2])
+    runs = [{"id": run.id, "attempt": 1, "name": run.where} for run in cluster.client.runs(task.id)]
+    page = pages.open("/login")
+    page.evaluate(_PREPARE)
+    page.evaluate(
+        """async ([task, runs]) => (await mod("log.js")).openLog(document.getElementById("place"), {
+            runs, path: `/api/v1/tasks/${task}/events`, attempt: null, title: "all", downloadHref: (id) => "/" + id,
+        })""",
+        [task.id, runs],
+    )
+    expect(page.locator(".log-said")).to_have_text("2 still running…")
+    expect(page.locator(".log-text")).to_have_text(["begun", "begun"])
+    assert set(page.locator(".log-who").all_inner_texts()) == {run["name"] for run in runs}
+    go_on.touch()
+    expect(page.locator(".log-said")).to_have_text("All have ended.")
+    expect(page.locator(".log-sums")).to_contain_text("4 lines")
+    expect(page.locator(".log-text").last).to_have_text("the end")
+    page.get_by_text("Download raw").click()
+    expect(page.locator(".log-downloads li")).to_have_text([run["name"] for run in runs])
+    check(page)

@@ -111,7 +111,10 @@ class Viewer {
   // -- what comes -----------------------------------------------------------------------------------------------------
 
   runChanged(run) {
-    this.bar.setRun(run);
+    // A stream tells every run to be under way before its output, one that is over as well.
+    const known = this.runs.find((each) => each.id === run.id);
+    const over = RUN_FINAL.has(known.state) && known.attempt === run.attempt;
+    if (!over || RUN_FINAL.has(run.state)) this.bar.setRun(run);
     this.later();
   }
 
@@ -137,7 +140,7 @@ class Viewer {
     this.cut(added);
     for (const row of added) if (row.kind !== "dropped" && this.seen(row)) this.rows.push(row);
     for (const row of changed) this.changed(row);
-    if (added.length) this.scroller.grown();
+    if (added.length || changed.length) this.scroller.grown();
     if (added.length || changed.length) this.goOnSearching();
     if (this.target) this.toTarget();
     this.bar.setSums(this.model, this.over);

@@ -54,7 +54,7 @@ export class Scroller {
   /** Rows were added at the end. */
   grown() {
     for (let i = this.heights.length; i < this.rows.length; i += 1) this.heights.append(this.estimate(this.rows[i]));
-    this.draw();
+    this.render();
   }
 
   /** The first `gone` rows were replaced by `come` others. What is in view stays. */
@@ -97,7 +97,7 @@ export class Scroller {
   /** Bring row `index` into view: to the "start", or the "middle". */
   show(index, where = "middle") {
     this.render(); // the canvas must be as tall as the rows are by now
-    const room = where === "middle" ? Math.max(0, (this.element.clientHeight - this.rowHeight) / 2) : 0;
+    const room = where === "middle" ? Math.max(0, (this.view - this.rowHeight) / 2) : 0;
     this.goTo(this.heights.top(index) - room);
     this.render();
     // With wrapping, what is around it has its true height only now.
@@ -123,8 +123,7 @@ export class Scroller {
   }
 
   get atEnd() {
-    const { scrollTop, scrollHeight, clientHeight } = this.element;
-    return scrollTop + clientHeight >= scrollHeight - this.rowHeight / 2;
+    return this.lastTop + this.view >= Math.min(this.heights.total, TALL_MOST) - this.rowHeight / 2;
   }
 
   /** The row at the top of what is seen. */
@@ -134,9 +133,8 @@ export class Scroller {
 
   /** How many rows tall a pixel of the scroll bar is: 1 but for very long lists. */
   get scale() {
-    const view = this.element.clientHeight;
     const total = this.heights.total;
-    return total > TALL_MOST ? (total - view) / (TALL_MOST - view) : 1;
+    return total > TALL_MOST ? (total - this.view) / (TALL_MOST - this.view) : 1;
   }
 
   place() {
@@ -145,23 +143,27 @@ export class Scroller {
 
   goTo(place) {
     const { element } = this;
-    const wanted = place === Infinity ? element.scrollHeight : Math.round(Math.max(0, place) / this.scale);
+    const most = Math.max(0, Math.min(this.heights.total, TALL_MOST) - this.view);
+    // At the end the browser knows best: a scroll bar may take some of the room.
+    const wanted = place === Infinity ? most + 100 : Math.round(Math.max(0, place) / this.scale);
     if (Math.abs(element.scrollTop - wanted) >= 1) element.scrollTop = wanted;
     this.lastTop = element.scrollTop;
   }
 
   scrolled() {
     const { scrollTop } = this.element;
-    if (scrollTop < this.lastTop - SAME_PX && !this.atEnd) {
+    const up = scrollTop < this.lastTop - SAME_PX;
+    this.lastTop = scrollTop;
+    if (up && !this.atEnd && this.following) {
       this.following = false;
       this.moved();
     }
-    this.lastTop = scrollTop;
     this.draw();
   }
 
   resized() {
-    const { clientWidth } = this.element;
+    const { clientWidth, clientHeight } = this.element;
+    this.view = clientHeight;
     if (clientWidth === this.width) return this.draw();
     this.width = clientWidth;
     this.measure();
@@ -179,12 +181,16 @@ export class Scroller {
     });
   }
 
+  /** Draw now. Asks the browser for a position as seldom as can be: each time it has to lay out the page anew. */
   render() {
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    if (!this.following) this.lastTop = this.element.scrollTop;
     this.resize();
     if (this.following) this.goTo(Infinity);
-    const place = this.place();
+    const place = this.lastTop * this.scale;
     const first = Math.max(0, this.heights.at(place) - MARGIN_ROWS);
-    const last = Math.min(this.rows.length, this.heights.at(place + this.element.clientHeight) + 1 + MARGIN_ROWS);
+    const last = Math.min(this.rows.length, this.heights.at(place + this.view) + 1 + MARGIN_ROWS);
     this.fill(first, last);
     this.put(first);
     if (!this.wrap || !this.settle(first, last, place)) return;
@@ -200,7 +206,7 @@ export class Scroller {
   }
 
   put(first) {
-    const top = this.element.scrollTop - (this.place() - this.heights.top(first));
+    const top = this.lastTop - (this.lastTop * this.scale - this.heights.top(first));
     this.block.style.setProperty("top", `${top}px`);
   }
 
@@ -246,6 +252,7 @@ export class Scroller {
 
   /** Learn how high a row is and how many columns there are. */
   measure() {
+    this.view = this.element.clientHeight;
     const text = el("span", { class: "log-text" }, "0".repeat(50));
     const probe = el("div", { class: "log-row" }, text);
     this.block.append(probe);
