@@ -44,6 +44,7 @@ def _sentences() -> list[tuple[re.Pattern[str], str]]:
         ("Option {name!r} requires an argument.", _("Option {name!r} requires an argument.")),
         ("Option {name!r} does not take a value.", _("Option {name!r} does not take a value.")),
         ("{value!r} is not a valid integer.", _("{value!r} is not a valid integer.")),
+        ("{value!r} is not a valid integer range.", _("{value!r} is not a valid integer range.")),
         ("{value} is not in the range {range}.", _("{value} is not in the range {range}.")),
         ("{value!r} is not one of {choices}.", _("{value!r} is not one of {choices}.")),
     ]
@@ -70,12 +71,12 @@ class Formatter(click.HelpFormatter):
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """Write the line that shows how to call it."""
-        super().write_usage(prog, args, prefix or _("Usage:") + " ")
+        super().write_usage(prog, args, prefix or _("Usage: "))
 
     def write_heading(self, heading: str) -> None:
         """Write the heading of a section."""
         known = {"Options": _("Options"), "Commands": _("Commands")}
-        self.write(f"{'':>{self.current_indent}}{known.get(heading, heading)}:\n")
+        self.write(" " * self.current_indent + _("%(heading)s:", heading=known.get(heading, heading)) + "\n")
 
     def write_text(self, text: str) -> None:
         """Write paragraphs."""

@@ -73,7 +73,7 @@ class Domain:
             yield place / "script.json", json.dumps(said, ensure_ascii=False, indent=0, sort_keys=True).encode() + b"\n"
 
 
-def of_commands(file: IO[bytes], keywords: Any, tags: Any, options: Any) -> Iterator[tuple[int, str, Any, list[str]]]:
+def of_commands(file: IO[bytes], keywords: Any, tags: Any, options: Any) -> Iterator[tuple[Any, ...]]:
     """What a module of the command line says: marked texts, and the docstrings of commands, which are their help."""
     yield from extract_python(file, keywords, tags, options)
     file.seek(0)
@@ -120,10 +120,13 @@ def of_scripts(catalogue: Catalog) -> Iterator[tuple[str, str]]:
     """What scripts say: the text, or of a plural the form for many, and its translation."""
     for message in catalogue:
         if message.id and any(place.endswith(".js") for place, _ in message.locations):
-            if isinstance(message.id, str):
-                yield message.id, str(message.string)
-            else:
-                yield message.id[1], str(message.string[-1])
+            one, *many = forms(message.id)
+            yield many[0] if many else one, forms(message.string)[-1]
+
+
+def forms(text: Any) -> list[str]:
+    """A text, or all forms of a plural, as a list."""
+    return [text] if isinstance(text, str) else list(text)
 
 
 def troubles(language: str, domain: Domain) -> Iterator[str]:
@@ -133,8 +136,7 @@ def troubles(language: str, domain: Domain) -> Iterator[str]:
     for message in catalogue:
         if not message.id:
             continue
-        texts = [message.string] if isinstance(message.string, str) else list(message.string)
-        if not all(texts):
+        if not all(forms(message.string)):
             yield f"{language}: not translated: {message.id!r}"
         for error in message.check(catalogue):
             yield f"{language}: {message.id!r}: {error}"
