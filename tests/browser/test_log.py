@@ -467,7 +467,7 @@ def test_how_it_looks(strangers_pages: Pages, theme: Theme, width: int) -> None:
 def test_a_real_run_is_followed_to_its_end(pages: Pages, cluster: Cluster) -> None:
     task = cluster.run("echo err >&2; printf 'a\\rout\\n'; seq 500; exit 3")
     run = next(iter(cluster.client.runs(task.id)))
-    page = pages.open("/login")
+    page = pages.open("/tokens")
     page.evaluate(_PREPARE)
     for attempt in (None, 1):
         page.evaluate(
@@ -498,7 +498,7 @@ def test_runs_of_a_task_are_merged_live(pages: Pages, cluster: Cluster, tmp_path
     go_on = tmp_path / "go-on"
     task = cluster.start_script(f"until [ -e {go_on} ]; do sleep 0.05; done; echo the end", targets=cluster.agents[:2])
     runs = [{"id": run.id, "attempt": 1, "name": run.where} for run in cluster.client.runs(task.id)]
-    page = pages.open("/login")
+    page = pages.open("/tokens")
     page.evaluate(_PREPARE)
     page.evaluate(
         """async ([task, runs]) => (await mod("log.js")).openLog(document.getElementById("place"), {
