@@ -126,7 +126,7 @@ def of_scripts(catalogue: Catalog) -> Iterator[tuple[str, str]]:
 
 def forms(text: Any) -> list[str]:
     """A text, or all forms of a plural, as a list."""
-    return [text] if isinstance(text, str) else list(text)
+    return [text] if isinstance(text, str) else list(text or ("",))
 
 
 def troubles(language: str, domain: Domain) -> Iterator[str]:
