@@ -41,7 +41,7 @@ def curl(request: TaskRequest, *, url: str) -> str:
 
 def muster_run(request: TaskRequest, *, url: str) -> str:
     """The request as `muster run`, which follows what it submits."""
-    command = _folded(["muster run", f"--url {quoted(url)}", *_options(request), _words(["-", *request.args])])
+    command = _folded([f"muster run --url {quoted(url)}", *_options(request), _words(["-", *request.args])])
     script = _as_text(request.script)
     if script is None:
         encoded = base64.encodebytes(request.script).decode()

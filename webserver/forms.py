@@ -111,7 +111,10 @@ class SubmitForm:
     @property
     def wants_more(self) -> bool:
         """Whether something among the rarer options is not as usual, or wrong."""
-        return any(name in self.faults or self.texts[name] != _TEXTS[name] for name in _MORE)
+        usual = dict(_TEXTS)
+        if "output_limit" in self.start:  # a task always has one
+            usual["output_limit"] = SHOWN["output_limit"](self.start["output_limit"])
+        return any(name in self.faults or self.texts[name] != usual[name] for name in _MORE)
 
     # -- as a request ------------------------------------------------------------------------------------------------
 

@@ -111,9 +111,9 @@ export function scriptField(form, changed) {
     const newlines = (text.match(/\n/g) ?? []).length;
     const bom = text.startsWith("\ufeff");
     const found = [];
-    if (crlf && crlf === newlines && !bare) found.push(t("The lines end with CRLF, as on Windows: shells and the first line (#!) stumble over it."));
+    if (crlf && crlf === newlines && !bare) found.push(t("The lines end with CRLF, as on Windows: shells stumble over that."));
     else if (crlf || bare) found.push(tn("%(n)s line ends with CR or CRLF, others do not.", "%(n)s lines end with CR or CRLF, others do not.", crlf + bare));
-    if (bom) found.push(t("A byte-order mark stands before the first character: the first line (#!) is not found behind it."));
+    if (bom) found.push(t("A byte-order mark at the start hides the first line (#!)."));
     const box = byId("mend");
     box.hidden = found.length === 0;
     const said = found.join(" ");
