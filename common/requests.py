@@ -35,7 +35,7 @@ _QUEUE_NAME = re.compile(r"[A-Za-z0-9+/;.$_()-]{1,200}\Z")
 
 
 class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task as submitted. Durations in seconds; see the field table of the REST contract."""
+    """A task as submitted. Durations are in seconds."""
 
     script: bytes
     interpreter: list[str] | None = None

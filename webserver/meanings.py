@@ -59,6 +59,11 @@ OF_SHAPE: Mapping[str, Mapping[str, str]] = {
         "name": "of the task or the agent, or null",
         "task_id": "the task it is about, or null",
     },
+    "Event": {
+        "data": "what it tells, as JSON",
+        "event": "its kind",
+        "id": "what `Last-Event-ID` names to go on behind it; 0: in the middle of a beginning, begin again",
+    },
     "Explanation": {"run": "the run", "verdicts": "the reasons, the most telling first"},
     "FieldFault": {"field": "its name, such as `targets[2]`", "message": "what is wrong with it"},
     "FleetCounts": {

@@ -369,6 +369,14 @@ class Problem(Shape, frozen=True, kw_only=True):
     errors: list[FieldFault] = []
 
 
+class Event(Shape, frozen=True, kw_only=True):
+    """One event of a stream of server-sent events. `data` is JSON, in one line."""
+
+    event: Annotated[str, _text("^[a-z]+$")]
+    data: str
+    id: Annotated[str, _text("^[0-9]+$")]
+
+
 class TokenPage(Shape, frozen=True, kw_only=True):
     """All tokens and sessions, the newest first."""
 

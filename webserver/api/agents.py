@@ -99,7 +99,10 @@ def patch_agent(call: Call) -> Any:
     refuses=(NotFound, Conflict, StoreFull),
 )
 def drain_agent(call: Call) -> Any:
-    """Give an agent nothing new; what it holds it finishes."""
+    """Drain an agent.
+
+    It gets nothing new; what it holds it finishes.
+    """
     return wording.agent(call.web.master.read("drain_agent", call.path["agent"]))
 
 
@@ -123,7 +126,10 @@ def resume_agent(call: Call) -> Any:
     refuses=(NotFound, Conflict, StoreFull),
 )
 def revoke_agent(call: Call) -> Any:
-    """Refuse an agent's key from now on, also while it is online. A fresh join token lets the host enrol again."""
+    """Refuse an agent's key from now on.
+
+    Also while it is online. A fresh join token lets the host enrol again.
+    """
     return wording.agent(call.web.master.read("revoke_agent", call.path["agent"]))
 
 

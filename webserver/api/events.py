@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from common.errors import Conflict, NotFound
+from webserver import shapes
 from webserver.fetching import Key
 from webserver.rest import Answer, Call, Header, Noun, Query
 from webserver.server import PATIENT
@@ -48,7 +49,7 @@ class EventQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
     "GET",
     "/tasks/{task_id}/events",
     query=EventQuery,
-    answers={200: Answer(_OF_TASK, content_type=_EVENT_STREAM)},
+    answers={200: Answer(_OF_TASK, shapes.Event, _EVENT_STREAM)},
     headers=[_RESUME],
     refuses=(NotFound, Conflict),
 )
@@ -66,7 +67,7 @@ def task_events(call: Call) -> flask.Response:
     "GET",
     "/runs/{run_id}/events",
     query=EventQuery,
-    answers={200: Answer(_OF_RUN, content_type=_EVENT_STREAM)},
+    answers={200: Answer(_OF_RUN, shapes.Event, _EVENT_STREAM)},
     headers=[_RESUME],
     refuses=(NotFound, Conflict),
 )
@@ -92,7 +93,7 @@ class AllEventQuery(EventQuery, frozen=True, kw_only=True, forbid_unknown_fields
     "GET",
     "/events",
     query=AllEventQuery,
-    answers={200: Answer(_OF_ALL, content_type=_EVENT_STREAM)},
+    answers={200: Answer(_OF_ALL, shapes.Event, _EVENT_STREAM)},
     headers=[_RESUME],
 )
 def all_events(call: Call) -> flask.Response:

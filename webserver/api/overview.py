@@ -12,5 +12,8 @@ noun = Noun("overview", "What goes on, and what needs a person.")
 
 @noun.operation("GET", "/overview", answers={200: Answer("What goes on.", shapes.Overview)})
 def overview(call: Call) -> Any:
-    """Look at everything at a glance. It costs little however many tasks there are."""
+    """Look at everything at a glance.
+
+    It costs little however many tasks there are.
+    """
     return wording.overview(call.web.master.read("overview"))

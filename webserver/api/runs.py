@@ -35,7 +35,10 @@ def list_attempts(call: Call) -> Any:
     refuses=(NotFound, Conflict),
 )
 def explain_run(call: Call) -> Any:
-    """Ask why a run is where it is."""
+    """Ask why a run is where it is.
+
+    The answer comes from the code that hands out work.
+    """
     return wording.explanation(call.web.master.read("explain_run", call.path["run_id"]))
 
 
@@ -47,5 +50,8 @@ def explain_run(call: Call) -> Any:
     refuses=(NotFound, Conflict, StoreFull),
 )
 def cancel_run(call: Call) -> Any:
-    """Cancel one run; the task's other runs go on."""
+    """Cancel one run.
+
+    The task's other runs go on.
+    """
     return wording.run(call.web.master.act("cancel_run", call.path["run_id"]))

@@ -114,7 +114,11 @@ class RetryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     refuses=(KeyReused, StoreFull),
 )
 def submit(call: Call) -> Reply:
-    """Submit a task."""
+    """Submit a task.
+
+    The script goes to the agents byte for byte. Where it runs is said by `targets`, by `count`, or by both:
+    nothing runs everywhere by accident.
+    """
     headers = flask.request.environ
     preferred_s = wait_preference(headers.get("HTTP_PREFER"))
     key = idempotency_key(headers.get("HTTP_IDEMPOTENCY_KEY"))
@@ -134,7 +138,10 @@ def submit(call: Call) -> Reply:
     answers={200: Answer("Where the task would go.", shapes.Preview)},
 )
 def preview(call: Call) -> Any:
-    """Show what submitting this task would do. Nothing is stored."""
+    """Show what submitting this task would do.
+
+    Nothing is stored.
+    """
     return wording.preview(submission.preview(call.web, call.body))
 
 
@@ -230,7 +237,16 @@ def _order(verb: str, method: str, doc: str, body: type[msgspec.Struct] = Nothin
     return order
 
 
-cancel_task = _order("cancel", "cancel_task", "Cancel: what has not begun never will, what runs is asked to end.")
-pause_task = _order("pause", "pause_task", "Begin no further runs until resumed.")
+cancel_task = _order(
+    "cancel", "cancel_task", "Cancel a task.\n\nWhat has not begun never will; what runs is asked to end."
+)
+pause_task = _order(
+    "pause", "pause_task", "Pause a task.\n\nNo further runs begin until it is resumed; those under way go on."
+)
 resume_task = _order("resume", "resume_task", "Go on with a paused task.")
-retry_task = _order("retry", "retry_task", "Run a final task again, under the same ids.", RetryRequest)
+retry_task = _order(
+    "retry",
+    "retry_task",
+    "Retry a task that has ended.\n\nThe same runs begin again, under the same ids, each as a further attempt.",
+    RetryRequest,
+)

@@ -17,7 +17,10 @@ LONGEST_S = 600.0
 
 @noun.operation("GET", "/verify", answers={200: Answer("What was found.", shapes.Verification)})
 def verify(call: Call) -> Any:
-    """Check counts, leases, windows and offers of the running store. Reads everything: this may take long."""
+    """Check counts, leases, windows and offers of the running store.
+
+    It reads everything: this may take long.
+    """
     flask.request.environ[PATIENT] = True
     answer = call.web.master.read("verify", timeout_s=LONGEST_S)
     return {"findings": list(answer["findings"]), "checked": dict(answer["checked"])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import flask
 
 from webserver import languages, said
-from webserver.pages import access, agent, agents, filters, home, submit, task, tasks, tokens
+from webserver.pages import access, agent, agents, api_docs, filters, home, submit, task, tasks, tokens
 from webserver.pages.door import PageDoor
 from webserver.services import Services
 from webserver.static_files import StaticFiles
@@ -19,7 +19,7 @@ def install(app: flask.Flask, web: Services) -> None:
     app.jinja_env.globals.update(said=said, share_words=tasks.share_words)
     static = StaticFiles()
     door = PageDoor(web, static)
-    for noun in (access, agent, agents, home, submit, task, tasks, tokens):
+    for noun in (access, agent, agents, api_docs, home, submit, task, tasks, tokens):
         noun.add(door)
     app.register_blueprint(static.blueprint())
     app.register_blueprint(door.blueprint)
