@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 from muster.words import paragraphs  # noqa: E402 - it lies where the line above points
 
+NO_DATE = datetime(2000, 1, 1, tzinfo=UTC)  # left out of messages.po
 LANGUAGES = ("zh_Hans_CN",)
 KEYWORDS: dict[str, Any] = {"_": None, "_l": None, "gettext": None, "ngettext": (1, 2), "t": None, "tn": (1, 2)}
 METHODS: list[tuple[str, Any]] = [
@@ -103,7 +105,8 @@ DOMAINS = (
 def written(write: Any, catalogue: Catalog, **options: Any) -> bytes:
     """A catalogue as the bytes of a file; no dates, so that the same texts are the same bytes."""
     catalogue.header_comment = "# Texts of muster. The sources are in English."
-    catalogue.creation_date = catalogue.revision_date = None  # type: ignore[assignment]
+    catalogue.creation_date = catalogue.revision_date = NO_DATE
+    catalogue.project, catalogue.version, catalogue.fuzzy = "muster", "-", False
     out = io.BytesIO()
     write(out, catalogue, **options)
     lines = out.getvalue()
