@@ -383,6 +383,25 @@ def test_wrapping(page: Page) -> None:
     see(page, 2000)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_is_in_view_stays_when_older_lines_go(page: Page, wrapped: bool) -> None:
+    viewer(page, options={"most": {"linesMost": 1000}})
+    if wrapped:
+        page.get_by_role("button", name="Wrap").click()
+    write(page, "".join(f"{n} " + "x" * (n % 200) + "\n" for n in range(1, 951)))
+    page.evaluate("location.hash = '#run=r1&line=500'")
+    see(page, 500)
+    before = shown(page)
+    write(page, "more\n" * 150)
+    expect(page.locator(".log-sums")).to_contain_text("1,100 lines")
+    assert shown(page) == before
+    write(page, "more\n" * 2000)
+    page.locator(".log-scroller").press("Home")
+    expect(page.locator(".log-row").first).to_contain_text("older lines are not shown here")
+    page.locator(".log-scroller").press("End")
+    see(page, 3100)
+
+
 def test_gaps_and_lines_without_end(page: Page) -> None:
     viewer(page)
     write(page, "head\n")

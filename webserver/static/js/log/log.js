@@ -20,7 +20,8 @@ const WRAP_KEPT = "muster:wrap";
  * Show output in `container`. Options: `runs` [{id, attempt, name, state}] (`state` if known: one that is over is shown from
  * its start), `path` of the event stream, `attempt` (number of an older one of the only run; null: live), `title`,
  * `downloadHref(runId, attempt)`, `line` (of the first run: go there; null: where the address points, if into these runs),
- * `source` (in place of the stream: `(model, on) => {close()}`). Answers {close()}.
+ * `most` ({linesMost, charactersMost} to keep), `source` (in place of the stream: `(model, on) => {close()}`).
+ * Answers {close()}.
  */
 export function openLog(container, options) {
   return new Viewer(container, { attempt: null, line: null, source: null, ...options });
@@ -31,7 +32,7 @@ class Viewer {
     this.options = options;
     this.container = container;
     this.runs = options.runs;
-    this.model = new Output({ single: this.runs.length === 1 });
+    this.model = new Output({ single: this.runs.length === 1, ...options.most });
     this.rows = [];
     this.floor = 0;
     this.filter = "all";

@@ -59,12 +59,13 @@ export class Scroller {
 
   /** The first `gone` rows were replaced by `come` others. What is in view stays. */
   cut(gone, come) {
-    const less = this.heights.top(Math.min(gone, this.heights.length)) - come * this.rowHeight;
     const place = this.place();
+    const at = this.heights.at(place);
+    const within = place - this.heights.top(at);
     const length = this.heights.length - gone + come;
     this.heights.clear();
     for (let i = 0; i < length; i += 1) this.heights.append(this.wrap ? this.estimate(this.rows[i]) : 0);
-    if (!this.following) this.goTo(Math.max(0, place - less));
+    if (!this.following) this.goTo(at < gone ? 0 : this.heights.top(at - gone + come) + within);
     this.draw();
   }
 
@@ -253,13 +254,17 @@ export class Scroller {
   /** Learn how high a row is and how many columns there are. */
   measure() {
     this.view = this.element.clientHeight;
-    const text = el("span", { class: "log-text" }, "0".repeat(50));
-    const probe = el("div", { class: "log-row" }, text);
+    const text = el("span", { class: "log-text" }, "0".repeat(10));
+    const who = this.element.classList.contains("many") ? el("span", { class: "log-who" }) : null;
+    const probe = el("div", { class: "log-row" }, el("span", { class: "log-n" }), who, text);
     this.block.append(probe);
     this.rowHeight = probe.getBoundingClientRect().height || 20;
-    const gutter = 16 * (this.element.classList.contains("many") ? 12 : 5);
-    const each = text.getBoundingClientRect().width / 50 || 8;
-    this.columns = Math.max(10, Math.floor((this.element.clientWidth - gutter) / each));
+    const gutter = text.getBoundingClientRect().left - probe.getBoundingClientRect().left;
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    const each = range.getBoundingClientRect().width / 10 || 8;
+    const padding = Number.parseFloat(getComputedStyle(text).paddingRight) || 0;
+    this.columns = Math.max(10, Math.floor((this.element.clientWidth - gutter - padding) / each));
     probe.remove();
   }
 }
