@@ -14,7 +14,7 @@ from common.errors import MusterError
 Json = Mapping[str, Any]
 _INLINE_MOST = 9  # a shape with more fields has a table of its own, unless it is what a list is made of
 _PATTERN_MOST = 60
-_TYPES = {"string": "text", "object": "object", "null": "null"}
+_FORMATS = {"uuid": "UUID", "date-time": "time", "uri": "address"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,9 @@ def _body(reader: _Reader, body: Json | None) -> Body | None:
 
 
 def _success(reader: _Reader, status: str, response: Json) -> Success:
-    content_type, content = next(iter(response.get("content", {}).items()), ("", {}))
-    schema = content.get("schema", {})
+    contents: Json = response.get("content", {})
+    content_type = next(iter(contents), "")
+    schema: Json = contents[content_type]["schema"] if content_type else {}
     shape = reader.shape(_name(schema)) if "$ref" in schema else None
     headers = tuple((name, header["description"]) for name, header in response.get("headers", {}).items())
     return Success(status, response["description"], content_type, headers, shape)
@@ -237,7 +238,7 @@ class _Reader:
 
 
 def _kind(schema: Json) -> str:
-    kind = schema.get("type", "string")
+    kind = str(schema.get("type", "string"))
     if kind == "array":
         inner = schema.get("items") or {}
         return f"list of {'objects' if '$ref' in inner else _plural(inner)}"
@@ -245,9 +246,7 @@ def _kind(schema: Json) -> str:
         return f"map to {_plural(schema['additionalProperties'])}"
     if schema.get("contentEncoding") == "base64":
         return "bytes in base64"
-    if kind == "string" and schema.get("format") in ("uuid", "date-time", "uri"):
-        return {"uuid": "UUID", "date-time": "time", "uri": "address"}[schema["format"]]
-    return _TYPES.get(kind, kind)
+    return _FORMATS.get(schema.get("format", ""), "text") if kind == "string" else kind
 
 
 def _plural(schema: Json) -> str:
