@@ -26,6 +26,7 @@ _FACTS = {
     "disk_free": _("disk free"),
     "boot_at": _("boot at"),
     "cpu_percent": _("cpu percent"),
+    "clock_skew": _("clock skew"),
     "load": _("load"),
     "addresses": _("addresses"),
     "version": _("version"),

@@ -231,8 +231,9 @@ def summary(task: Task, runs: Iterable[Run]) -> list[str]:
             if run.detail:
                 details.setdefault(ending(run), run.detail)
     for end, where in sorted(groups.items(), key=lambda group: -len(group[1])):
-        detail = f" ({plain(details[end])})" if end in details else ""
-        lines.append(f"  {plain(end)}: {name_list(sorted(where))}{detail}")
+        told = _("%(ending)s: %(names)s", ending=plain(end), names=name_list(sorted(where)))
+        detail = _(" (%(detail)s)", detail=plain(details[end])) if end in details else ""
+        lines.append(f"  {told}{detail}")
     return lines
 
 

@@ -65,6 +65,18 @@ def _offline(data_dir: Path) -> tuple[Sequence[str], Mapping[str, Any]]:
     return answer["findings"], answer["checked"]
 
 
+def _counted(what: str, number: object) -> str:
+    from muster.terminal import plain
+
+    known = {
+        "tasks": _("%(number)s tasks"),
+        "runs": _("%(number)s runs"),
+        "attempts": _("%(number)s attempts"),
+        "outputs": _("%(number)s outputs"),
+    }
+    return known[what] % {"number": number} if what in known else f"{number} {plain(what)}"
+
+
 def _tell(findings: Sequence[str], checked: Mapping[str, Any], as_json: bool) -> None:
     from muster.cli.output import print_json
     from muster.terminal import plain
@@ -74,8 +86,7 @@ def _tell(findings: Sequence[str], checked: Mapping[str, Any], as_json: bool) ->
     else:
         for finding in findings:
             click.echo(plain(finding))
-        known = {"tasks": _("tasks"), "runs": _("runs"), "attempts": _("attempts"), "outputs": _("outputs")}
-        looked_at = _(", ").join(f"{number} {plain(known.get(what, what))}" for what, number in checked.items())
+        looked_at = _(", ").join(_counted(what, number) for what, number in checked.items())
         number, what = len(findings) or _("no"), looked_at or _("everything")
         click.echo(_("%(number)s findings; checked %(what)s", number=number, what=what), err=bool(findings))
     click.get_current_context().exit(1 if findings else 0)
