@@ -13,7 +13,10 @@ const SAID_WHOLLY = new Set(["timeout", "lost", "interrupted", "rebooted", "outp
 export function outcomeSentence(attempt, task) {
   const after = tookWords(attempt.duration);
   if (attempt.outcome === null) {
-    if (attempt.state === "running") return t("The script runs.");
+    if (attempt.state === "running") {
+      const silent = (attempt.silences ?? []).some(({ until }) => !until);
+      return silent ? t("The script was running when its agent fell silent.") : t("The script runs.");
+    }
     if (attempt.state === "leased") return t("Its agent has claimed it and is about to begin.");
     if (attempt.state === "cancelled") return t("Cancelled before it began.");
     if (attempt.state === "skipped") return t("Skipped: the stop rule fired before it began.");
@@ -46,8 +49,8 @@ function entries(attempt) {
   add(attempt.claimed_at, t("Claimed by its agent"));
   add(attempt.started_at, t("Begun"));
   for (const { since, until } of attempt.silences ?? []) {
-    add(since, until ? t("Agent silent") : t("Agent silent until now"), "warn");
-    add(until, t("Agent heard again, or given up"));
+    add(since, until ? t("Agent silent") : t("Agent silent since then"), "warn");
+    if (attempt.outcome !== "lost" || until !== attempt.ended_at) add(until, t("Agent heard again"));
   }
   if (attempt.cancel_requested_at) {
     const by = attempt.cancel_reason === "stop_rule" ? t("The stop rule asked it to end") : t("Asked to end");
@@ -85,7 +88,7 @@ export function timeline(attempt, run) {
     return el("li", { class: kind }, el("span", { class: "at number" }, time(at, "clock")), el("span", { class: "wrap" }, words), more);
   });
   const under = found.length && !attempt.ended_at && !RUN_FINAL.has(run.state) && attempt.started_at;
-  if (under) items.push(el("li", { class: "busy" }, el("span", { class: "at" }), el("span", {}, t("Runs since"), " ", time(attempt.started_at, "since"))));
+  if (under) items.push(el("li", { class: "busy" }, el("span", { class: "at" }), el("span", {}, t("Has run for"), " ", time(attempt.started_at, "since"))));
   const told = remarks(attempt);
   const notable = found.some(({ kind }) => kind === "warn") || (attempt.steps ?? []).length > 0 || told.length > 0;
   return { list: el("ol", { class: "timeline" }, ...items, ...told), notable };
