@@ -18,7 +18,9 @@ export function tn(one, many, n, values = {}) {
   return fill(said, { n: number(n), ...values });
 }
 
+const numbers = new Intl.NumberFormat(language);
+
 /** A number with its thousands apart. */
 export function number(n) {
-  return new Intl.NumberFormat(language).format(n);
+  return numbers.format(n);
 }
