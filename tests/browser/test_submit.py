@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from common.model import OnStop
 from common.requests import TaskRequest
@@ -412,3 +412,66 @@ def test_the_command_is_copied_as_it_is(pages: Pages, cluster: Cluster, tmp_path
     answer = json.loads(shell(cluster, ["sh"], command, tmp_path).stdout)
     assert (answer["name"], answer["targets"]) == ("copied <b>", [cluster.agents[0]])
     assert answer["script_sha256"] == hashlib.sha256(SCRIPTS["CRLF and BOM"]).hexdigest()
+
+
+def test_five_hundred_hosts_stay_usable(pages: Pages, cluster: Cluster) -> None:
+    known = [
+        {
+            "id": f"00000000-0000-7000-8000-{n:012}", "name": f"web-{n:03}", "hostname": "很长的主机名" * 6,
+            "state": "offline" if n % 7 == 0 else "online", "labels": {"role": f"r{n % 10}"}, "slots": 8, "held": n % 8,
+            "facts": {"load": n / 100},
+        }
+        for n in range(500)
+    ]  # fmt: skip
+
+    def many(route: Route) -> None:
+        answer = route.fetch()
+        text = re.sub(r'(id="hosts-known">).*?(</script>)', lambda m: m[1] + json.dumps(known) + m[2], answer.text())
+        route.fulfill(response=answer, body=text)
+
+    context = pages.context(width=390)
+    page = context.new_page()
+    page.route("**/submit", many)
+    page.goto(f"{cluster.url}/submit")
+    expect(page.locator("#hosts .host")).to_have_count(200)
+    expect(page.locator("#hosts-more")).to_contain_text("300 more hosts match")
+    check(page)
+    page.locator("#filter").fill("role=r3 web-4")
+    expect(page.locator("#hosts .host")).to_have_count(10)
+    page.locator("#choose-all").click()
+    page.locator("#filter").fill("")
+    expect(page.locator("#chosen")).to_have_text("10 of 500 selected")
+    page.locator("#choose-all").click()
+    expect(page.locator("#chosen")).to_have_text("500 of 500 selected")
+    took_ms = page.evaluate(
+        """async () => {
+            const filter = document.getElementById("filter"), began = performance.now();
+            for (const text of ["w", "we", "web", "web-", "web-2"]) {
+                filter.value = text;
+                filter.dispatchEvent(new Event("input", {bubbles: true}));
+                await new Promise(requestAnimationFrame);
+                await new Promise(requestAnimationFrame);
+            }
+            return performance.now() - began;
+        }"""
+    )
+    assert took_ms < 2000
+
+
+def test_an_ended_session_loses_nothing(pages: Pages, cluster: Cluster) -> None:
+    pages.allow("status of 401")
+    context = pages.context(logged_in=False)
+    page = context.new_page()
+    pages.log_in(page)
+    page.goto(f"{cluster.url}/submit")
+    fresh(page).fill("echo kept")
+    page.locator("#parallel").fill("4")
+    pick(page, cluster.agents[0])
+    context.clear_cookies()
+    page.locator("#send").click()
+    page.wait_for_url("**/login?next=*")
+    pages.log_in(page)
+    page.goto(f"{cluster.url}/submit")
+    expect(page.locator(EDITOR)).to_have_text("echo kept")
+    expect(page.locator("#parallel")).to_have_value("4")
+    is_script(sent(page, cluster), b"echo kept")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import urlencode
 
 import flask
 import pytest
 from flask_babel import Babel
 from werkzeug.datastructures import MultiDict
 
-from common.errors import InvalidRequest
+from common.errors import InvalidRequest, MusterError, PeerUnreachable, StoreFull, Unavailable
 from common.requests import TaskRequest
-from tests.support.web import Answer
+from tests.support.fake_web_master import FakeWebMaster, agent_view
+from tests.support.web import Answer, Http, webserver_for
 from tests.web.conftest import Stack, request
 from webserver.form_fields import Wrong, seconds, span
 from webserver.forms import SubmitForm
@@ -363,3 +366,62 @@ def test_what_the_master_refuses_is_at_a_field_of_the_form() -> None:
     form.refused(InvalidRequest("all of it"))
     assert form.faults == {"env": "no", "args": "no", "": "no"}
     assert json.loads(SubmitForm(start={"env": {"A": "b"}}).start_json) == {"env": {"A": "b"}}
+
+
+# -- an empty fleet, a large one, and a master that refuses ------------------------------------------------------------
+
+
+class _Master(FakeWebMaster):
+    """Knows one session and as many agents as it is told."""
+
+    def __init__(self, agents: int) -> None:
+        super().__init__()
+        self.fleet = [agent_view(number, name=f"web-{number:04}") for number in range(agents)]
+
+    def do_check_session(self, sha256: str) -> dict[str, str]:
+        return {"name": "eve", "role": "admin", "id": "session-1"}
+
+    def do_list_agents(self, limit: int, cursor: str | None) -> dict[str, Any]:
+        found = [agent for agent in self.fleet if cursor is None or agent["name"] > cursor]
+        page = found[:limit]
+        return {"items": page, "next": page[-1]["name"] if len(found) > limit else None}
+
+
+def _call(http: Http, method: str = "GET", **form: str) -> Answer:
+    port = http.address[1]
+    headers = {"cookie": f"muster_session_{port}=s", "host": f"127.0.0.1:{port}", "accept": "text/html"}
+    raw = urlencode({"csrf": csrf_token("s"), **form}).encode() if form else None
+    return http.call(method, "/submit", raw=raw, **headers, content_type="application/x-www-form-urlencoded")
+
+
+def test_an_empty_fleet_says_how_to_add_a_host() -> None:
+    with _Master(0) as master, webserver_for(master) as web:
+        page = _call(Http(web.address, None)).body.decode()
+    assert "There is no host yet" in page and 'href="/agents"' in page
+
+
+def test_a_large_fleet_is_shown_in_part_and_what_is_chosen_always() -> None:
+    with _Master(1234) as master, webserver_for(master) as web:
+        http = Http(web.address, None)
+        page = http.get(
+            "/submit?on=web-0999", cookie=f"muster_session_{http.address[1]}=s", host=f"127.0.0.1:{http.address[1]}"
+        ).body.decode()
+    assert page.count('<li class="host">') == 200
+    assert 'value="web-0999" checked' in page and 'name="more_targets"' in page
+    known = re.search(r'id="hosts-known">(.*?)</script>', page)
+    assert known and len(json.loads(known[1])) == 1234
+
+
+@pytest.mark.parametrize("error", [StoreFull(), Unavailable("The master cannot do this now."), PeerUnreachable()])
+def test_a_master_that_cannot_store_it_loses_nothing(error: MusterError) -> None:
+    with _Master(2) as master, webserver_for(master, patience_s=0.05) as web:
+        http = Http(web.address, None)
+        _call(http)
+        master.fail("add_task", *[error] * 20)
+        if isinstance(error, PeerUnreachable):
+            master.fail("list_agents", *[error] * 20)
+        answer = _call(http, "POST", script="echo kept", target="web-0001", timeout="7m")
+    page = answer.body.decode()
+    assert answer.status == error.status
+    assert "echo kept" in page and 'value="7m"' in page and 'value="web-0001" checked' in page
+    assert error.message.split(".")[0] in html.unescape(page)

@@ -295,6 +295,8 @@ byId("clear").addEventListener("click", () => {
   dropDraft();
   location.assign(location.pathname + location.search);
 });
+// A page that was sent and comes back from the browser's memory must not send the same once more.
+addEventListener("pageshow", (event) => event.persisted && sending && location.reload());
 addEventListener("pagehide", () => document.body.dataset.touched && saveDraft());
 
 // -- all together ---------------------------------------------------------------------------------------------------

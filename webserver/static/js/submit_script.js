@@ -165,15 +165,16 @@ export function scriptField(form, changed) {
   });
   byId("mend").querySelector("button").addEventListener("click", mend);
 
+  // Anywhere on the page: a file that misses the editor would be opened by the browser in place of the form.
   const card = byId("script-card");
   const carriesFile = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
-  card.addEventListener("dragover", (event) => {
+  document.addEventListener("dragover", (event) => {
     if (!carriesFile(event)) return;
     event.preventDefault();
     card.classList.add("dropping");
   });
-  card.addEventListener("dragleave", (event) => card.contains(event.relatedTarget) || card.classList.remove("dropping"));
-  card.addEventListener("drop", (event) => {
+  document.addEventListener("dragleave", (event) => event.relatedTarget || card.classList.remove("dropping"));
+  document.addEventListener("drop", (event) => {
     card.classList.remove("dropping");
     if (!carriesFile(event)) return;
     event.preventDefault();

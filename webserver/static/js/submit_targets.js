@@ -167,7 +167,7 @@ export function targetList(form, changed) {
       }
       sorted = null;
       redraw();
-      if (before?.state !== agent.state || before?.held !== agent.held) changed("host");
+      if (before?.state !== agent.state && (form.elements.where.value === "any" || chosen.has(before?.name) || chosen.has(agent.name))) changed("host");
     },
   });
   draw();
