@@ -6,7 +6,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.terminal import fold, neutralise, plain, visible
+from muster.terminal import cells, cut, fold, neutralise, pad, plain, visible
 
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 NASTY = st.text(
@@ -63,3 +63,10 @@ def test_a_progress_bar_is_folded_to_its_last_state() -> None:
     assert fold(b"dos line\r") == b"dos line"
     assert fold(b"\r\r") == b""
     assert fold(b"plain") == b"plain"
+
+
+def test_texts_are_measured_in_columns() -> None:
+    assert [cells(text) for text in ("", "abc", "中文", "é", "e\u0301", "a…")] == [0, 3, 4, 1, 1, 2]
+    assert [pad("中", 4), pad("abcdef", 4)] == ["中  ", "abcdef"]
+    assert [cut("中文字", width) for width in (6, 5, 4, 1, 0)] == ["中文字", "中文…", "中…", "…", "…"]
+    assert cut("abcdef", 4) == "abc…"
