@@ -25,6 +25,7 @@ _RECENT_MOST = 20
 _LABEL_MOST = 300
 _SLOTS_MOST = 10_000
 _FACT_MOST = 300
+_LISTED_MOST = 6
 
 
 def add(door: PageDoor) -> None:
@@ -154,7 +155,10 @@ def _known_facts() -> dict[str, tuple[str, Any]]:
         "kernel": (_("Kernel"), lambda v, a: _as_said(v)),
         "arch": (_("Architecture"), lambda v, a: _as_said(v)),
         "cpus": (_("CPUs"), lambda v, a: filters.count(v) if is_number(v) else _as_said(v)),
-        "cpu_percent": (_("CPU in use"), lambda v, a: f"{format_decimal(v)} %" if is_number(v) else _as_said(v)),
+        "cpu_percent": (
+            _("CPU in use"),
+            lambda v, a: f"{format_decimal(round(v, 1))} %" if is_number(v) else _as_said(v),
+        ),
         "load": (_("Load, 1, 5 and 15 min"), lambda v, a: _list_said(v, "   ")),
         "memory_total": (_("Memory"), _memory_said),
         "disk_free": (_("Disk space free"), lambda v, a: filters.size(v) if is_number(v) else _as_said(v)),
@@ -173,7 +177,9 @@ def _as_said(value: Any) -> str:
 def _list_said(value: Any, between: str) -> str:
     if not isinstance(value, list | tuple):
         return _as_said(value)
-    return between.join(format_decimal(each) if is_number(each) else _as_said(each) for each in value)
+    said = between.join(format_decimal(each) if is_number(each) else _as_said(each) for each in value[:_LISTED_MOST])
+    rest = len(value) - _LISTED_MOST
+    return _("%(list)s and %(n)s more", list=said, n=rest) if rest > 0 else said
 
 
 def _memory_said(total: Any, facts: Mapping[str, Any]) -> str:

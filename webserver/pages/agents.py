@@ -35,7 +35,8 @@ def add(door: PageDoor) -> None:
 
 def show(visit: Visit, *, status: int = 200, join: Mapping[str, Any] | None = None) -> flask.Response:
     """A page of the list. `join`: the join token that was just made."""
-    asked = {name: flask.request.args.get(name, "").strip() for name in _FIELDS}
+    # The button that was pressed comes behind the field that holds the present state.
+    asked = {name: (flask.request.args.getlist(name) or [""])[-1].strip() for name in _FIELDS}
     after = visit.web.streams.mark(runs=False)
     faults: dict[str, str] = {}
     where = _where(asked, faults)

@@ -112,7 +112,7 @@ filters.addEventListener("click", (event) => {
   event.preventDefault();
   filters.querySelector("input[name=state]").value = button.dataset.state;
   for (const each of filters.querySelectorAll("button[data-state]")) each.setAttribute("aria-pressed", String(each === button));
-  filters.dispatchEvent(new Event("change", { bubbles: true }));
+  filters.dispatchEvent(new Event("input", { bubbles: true }));
 });
 
 follow("/api/v1/events?runs=false", list().dataset.after, {
