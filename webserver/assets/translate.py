@@ -34,7 +34,10 @@ METHODS: list[tuple[str, Any]] = [
     ("templates/**.html", "jinja2"),
     ("static/js/**.js", "javascript"),
 ]
-OPTIONS = {"templates/**.html": {"trim_blocks": "true", "lstrip_blocks": "true"}}
+OPTIONS = {
+    "templates/**.html": {"trim_blocks": "true", "lstrip_blocks": "true"},
+    "static/js/**.js": {"parse_template_string": "true"},
+}
 
 
 @dataclass(frozen=True)
