@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import shlex
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -56,14 +56,11 @@ def muster_run(request: TaskRequest, *, url: str) -> str:
 
 def quoted(text: str) -> str:
     """One word of a shell's command line. What does not show is written as octal numbers."""
-    pieces = re.split(r"([^\x20-\x7e\n]+)", text)
-    said = [_octal(piece) if number % 2 else piece and shlex.quote(piece) for number, piece in enumerate(pieces)]
-    return "".join(said) or "''"
+    pieces = ((shows, "".join(piece)) for shows, piece in groupby(text, lambda c: c.isprintable() or c == "\n"))
+    return "".join(shlex.quote(piece) if shows else _octal(piece) for shows, piece in pieces) or "''"
 
 
 def _octal(text: str) -> str:
-    if all(c.isprintable() for c in text):
-        return f"'{text}'"
     numbers = "".join(f"\\{byte:03o}" for byte in text.encode("utf-8", "surrogateescape"))
     return f"\"$(printf '{numbers}')\""
 

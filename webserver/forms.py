@@ -53,12 +53,16 @@ class SubmitForm:
     faults: Faults = field(default_factory=dict)
 
     @classmethod
-    def of_task(cls, view: Mapping[str, Any], script: bytes, targets: Sequence[str]) -> SubmitForm:
-        """To submit a task again; `targets`: its targets by their present names."""
+    def of_task(
+        cls, view: Mapping[str, Any], script: bytes, targets: Sequence[str], *, output_limit: int | None = None
+    ) -> SubmitForm:
+        """To submit a task again; `targets`: its targets by present names; `output_limit`: what none stands for."""
         form = cls(script=script, targets=list(targets))
         shown = {name: view[name] for name in SHOWN if view.get(name) is not None}
         if shown.get("name") == default_name(script):
             del shown["name"]
+        if "output_limit" in shown and shown["output_limit"] == output_limit:
+            del shown["output_limit"]
         form.texts |= {name: SHOWN[name](value) for name, value in shown.items()}
         env = view.get("env") or {}
         form.env = list(env.items())
@@ -111,10 +115,7 @@ class SubmitForm:
     @property
     def wants_more(self) -> bool:
         """Whether something among the rarer options is not as usual, or wrong."""
-        usual = dict(_TEXTS)
-        if "output_limit" in self.start:  # a task always has one
-            usual["output_limit"] = SHOWN["output_limit"](self.start["output_limit"])
-        return any(name in self.faults or self.texts[name] != usual[name] for name in _MORE)
+        return any(name in self.faults or self.texts[name] != _TEXTS[name] for name in _MORE)
 
     # -- as a request ------------------------------------------------------------------------------------------------
 

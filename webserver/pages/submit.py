@@ -59,7 +59,8 @@ def show(visit: Visit) -> flask.Response:
         form = SubmitForm(targets=flask.request.args.getlist("on"))
     else:
         script = visit.web.master.read("get_script", task["id"])["data"]
-        form = SubmitForm.of_task(task, script, _present_names(task.get("targets") or (), agents))
+        names = _present_names(task.get("targets") or (), agents)
+        form = SubmitForm.of_task(task, script, names, output_limit=visit.web.settings.output_limit)
     last = None if task else _last_submission(visit)
     return _page(visit, form, agents, mark=mark, origin=task, last=last)
 
