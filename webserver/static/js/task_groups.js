@@ -72,7 +72,8 @@ export class Groups {
     const held = document.activeElement;
     const items = found.map((group) => this.drawGroup(group, { open: kept.length <= OPEN_MOST, chosen }));
     const keys = new Set(found.map((group) => group.key));
-    for (const key of [...this.shown.keys()]) if (!keys.has(key)) this.shown.delete(key);
+    // While a filter hides groups they are kept, so that those that were open are so again after it.
+    if (kept.length === runs.size) for (const key of [...this.shown.keys()]) if (!keys.has(key)) this.shown.delete(key);
     if (items.length !== this.list.children.length || items.some((item, n) => item !== this.list.children[n])) {
       this.list.replaceChildren(...items);
       if (held?.isConnected && held !== document.activeElement) held.focus({ preventScroll: true });
