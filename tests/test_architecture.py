@@ -188,6 +188,8 @@ def test_every_package_is_in_the_wheel() -> None:
     listed = set(setup_cfg()["options"]["packages"].split())
     found = set()
     for path in sources(*PARTS):
+        if path.parent == ROOT / "webserver/assets":
+            continue  # a tool of whoever changes the source
         package = ".".join(path.parent.relative_to(ROOT).parts)
         found.add(package if package.split(".")[0] == "muster" else f"muster._app.{package}")
     missing = [f"missing: {name}" for name in sorted(found - listed)]
