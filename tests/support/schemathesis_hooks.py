@@ -13,7 +13,7 @@ import requests
 import schemathesis
 
 WAIT_MOST_S = 0.2
-STREAM_SILENCE_S = 0.2
+STREAM_SILENCE_S = 0.05
 """A stream that says nothing for so long has told what it had to; its head and these events are checked."""
 
 
