@@ -108,6 +108,7 @@ class Call:
 
     web: Services
     caller: Caller
+    ask_again: Callable[[], Caller]  # whose request it is by now; raises `Unauthorized` once that was revoked
     path: Mapping[str, str]
     query: Any
     body: Any
@@ -183,11 +184,12 @@ def _view(web: Services, operation: Operation) -> Callable[..., flask.Response]:
     def view(**path: str) -> flask.Response:
         request = flask.request
         request.environ[ROUTE] = operation.path
-        caller = _caller(web, request)
+        ask = _credentials(web, request)
+        caller = ask()
         require_admin(caller)
         query = read_query(request, operation.query)
         body = read_json(request, decoder, limit=web.settings.max_body, required=operation.body_required)
-        result = fn(Call(web, caller, path, query, body))
+        result = fn(Call(web, caller, ask, path, query, body))
         if isinstance(result, flask.Response):
             return result
         if isinstance(result, Reply):
@@ -197,14 +199,13 @@ def _view(web: Services, operation: Operation) -> Callable[..., flask.Response]:
     return view
 
 
-def _caller(web: Services, request: flask.Request) -> Caller:
-    """Whose request it is: that of a token, or, where nothing is changed, that of a browser's session."""
+def _credentials(web: Services, request: flask.Request) -> Callable[[], Caller]:
+    """What tells whose request it is: a token, or, where nothing is changed, a browser's session."""
     authorization = request.environ.get("HTTP_AUTHORIZATION")
-    if authorization is None and request.method in SAFE:
-        secret = request.cookies.get(session_cookie(request))
-        if secret:
-            return web.sessions.caller(secret)
-    return web.tokens.caller(authorization)
+    secret = request.cookies.get(session_cookie(request)) if request.method in SAFE else None
+    if authorization is None and secret:
+        return lambda: web.sessions.caller(secret)
+    return lambda: web.tokens.caller(authorization)
 
 
 def json_answer(content: Any, status: int, headers: Mapping[str, str] | None = None) -> flask.Response:

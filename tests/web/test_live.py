@@ -14,6 +14,7 @@ from tests.support.fake_web_master import FakeWebMaster
 from tests.support.web import EventReader, Http, SeenEvent, is_final, webserver_for, written
 from tests.web.conftest import Stack, request
 from webserver import channel, stream
+from webserver.api import events
 from webserver.app import Webserver
 
 
@@ -504,3 +505,19 @@ def test_without_runs_a_task_is_told_when_its_counts_change(stack: Stack) -> Non
     reader.until(lambda event: counts(event) == {"succeeded": 2})
     assert {event.kind for event in reader.seen} <= {"task", "agent"}
     reader.close()
+
+
+def test_a_stream_ends_when_its_token_is_revoked(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, reader: EventReader
+) -> None:
+    monkeypatch.setattr(events, "RECHECK_S", 0.0)
+    made = stack.http.post("tokens", {"name": "soon gone"}).json
+    follower = Http(stack.web.address, made["token"]).events("events?output=false")
+    stack.http.call("PATCH", "agents/two", {"labels": {"a": "1"}})
+    follower.until(lambda event: event.kind == "agent" and event.json["labels"] == {"a": "1"})
+    assert stack.http.call("DELETE", f"tokens/{made['id']}").status == 204
+    for labels in ({"a": "2"}, None):
+        stack.http.call("PATCH", "agents/two", {"labels": labels})
+    with pytest.raises(EOFError):
+        follower.until(lambda event: event.json.get("labels") == {})
+    reader.until(lambda event: event.kind == "agent" and event.json["labels"] == {})

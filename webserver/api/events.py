@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Annotated
 
 import flask
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from common.errors import Conflict, NotFound
+from common.errors import Conflict, MusterError, NotFound, Unauthorized
 from webserver import shapes
 from webserver.fetching import Key
 from webserver.rest import Answer, Call, Header, Noun, Query
@@ -16,6 +19,10 @@ from webserver.server import PATIENT
 
 noun = Noun("events", "What happens, as it happens.")
 
+logger = logging.getLogger(__name__)
+
+RECHECK_S = 30.0
+"""How often an open stream asks whether its token or session is still good."""
 _EVENT_STREAM = "text/event-stream"
 _ID_MOST = 10**18 - 1
 _RESUME = Header("Last-Event-ID", "The id of the last event seen: go on behind it.")
@@ -108,7 +115,26 @@ def _follow(call: Call, key: Key) -> flask.Response:
     after = environ.get("HTTP_LAST_EVENT_ID", "").strip()
     if not after and call.query.after is not UNSET:
         after = str(call.query.after)
-    response = flask.Response(call.web.streams.follow(key, after=after or None), content_type=_EVENT_STREAM)
+    events = call.web.streams.follow(key, after=after or None)
+    response = flask.Response(_while_allowed(call, events), content_type=_EVENT_STREAM)
     response.headers["Cache-Control"] = "no-cache, no-store"
     response.headers["X-Accel-Buffering"] = "no"
     return response
+
+
+def _while_allowed(call: Call, events: Iterator[bytes]) -> Iterator[bytes]:
+    """The events until the token or session that asked for them is revoked, which is looked at now and then, keepalives
+    being events too. A master that is away revokes nothing."""
+    clock = call.web.clock
+    ask_at_s = clock.monotonic_s() + RECHECK_S
+    with closing(events):  # type: ignore[type-var]
+        for block in events:
+            if clock.monotonic_s() >= ask_at_s:
+                ask_at_s = clock.monotonic_s() + RECHECK_S
+                try:
+                    call.ask_again()
+                except Unauthorized:
+                    return
+                except MusterError as error:
+                    logger.debug("a stream goes on unchecked: %s", error)
+            yield block
