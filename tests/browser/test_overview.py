@@ -131,3 +131,18 @@ def test_language_and_theme_are_chosen_and_kept(pages: Pages) -> None:
     page.goto(f"{pages.url}/")
     expect(page.locator("html")).to_have_attribute("lang", "zh-Hans-CN")
     check(page)
+
+
+def test_a_page_whose_session_was_ended_says_so(pages: Pages, cluster: Cluster) -> None:
+    page = pages.context(logged_in=False).new_page()
+    pages.log_in(page, cluster.client.login_link(name="soon ended").url)
+    expect(page.locator("#live")).to_have_attribute("data-state", "open")
+    [session] = [token for token in cluster.client.tokens() if token.name == "soon ended"]
+    cluster.client.revoke_token(session.id)
+    pages.allow("status of 401", "EventSource")
+    hide = "state => { Object.defineProperty(document, 'hidden', {value: state, configurable: true});"
+    for hidden in (True, False):
+        page.evaluate(hide + " document.dispatchEvent(new Event('visibilitychange')); }", hidden)
+    expect(page.locator("#notices")).to_contain_text("You are logged out here")
+    page.reload()
+    expect(page).to_have_url(f"{pages.url}/login")

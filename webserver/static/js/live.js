@@ -53,6 +53,7 @@ export function follow(path, after, on, { mark = true } = {}) {
       // A browser tries again by itself unless it was refused; then it is for us, at growing intervals.
       if (source?.readyState === EventSource.CLOSED) {
         shut();
+        sayIfLoggedOut();
         timer = setTimeout(open, retry * (0.75 + Math.random() / 2));
         retry = Math.min(retry * 2, RETRY_MOST_MS);
       }
@@ -86,6 +87,21 @@ export function follow(path, after, on, { mark = true } = {}) {
       removeEventListener("pageshow", open);
     },
   };
+}
+
+let saidSo = false;
+
+/** A refused stream does not tell why; a page that leads to the way in does. */
+async function sayIfLoggedOut() {
+  if (saidSo) return;
+  try {
+    const answer = await fetch(location.pathname, { method: "HEAD", redirect: "manual", cache: "no-store" });
+    if (answer.type !== "opaqueredirect") return;
+  } catch {
+    return;
+  }
+  saidSo = true;
+  notice(t("You are logged out here: load the page to log in again."));
 }
 
 /** Load the page anew, but not again and again. */
