@@ -160,15 +160,20 @@ const full = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle:
 const clock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat(language, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
 
+function since(n, unit) {
+  // Chinese as written everywhere else here: a space between digits and words.
+  return relative.format(Math.round(n), unit).replace(/(\d)(?=\p{Script=Han})/u, "$1 ");
+}
+
 /** How long ago `when` was, in words. */
 export function ago(when, now = Date.now()) {
   const seconds = (when - now) / 1000;
   const past = Math.abs(seconds);
   if (past < 3) return t("just now");
-  if (past < 60) return relative.format(Math.round(seconds), "second");
-  if (past < 3600) return relative.format(Math.round(seconds / 60), "minute");
-  if (past < 86400) return relative.format(Math.round(seconds / 3600), "hour");
-  if (past < 7 * 86400) return relative.format(Math.round(seconds / 86400), "day");
+  if (past < 60) return since(seconds, "second");
+  if (past < 3600) return since(seconds / 60, "minute");
+  if (past < 86400) return since(seconds / 3600, "hour");
+  if (past < 7 * 86400) return since(seconds / 86400, "day");
   return day.format(when);
 }
 
