@@ -26,6 +26,7 @@ COMMON: Mapping[str, str] = {
     "output_bytes": "bytes written by the script, gaps included",
     "output_gaps": "what was not kept of the output",
     "output_sha256": "of the output that is kept; null before the end",
+    "state": "where it is",
     "signal": "name of the signal that ended the main process, or null",
     "started_at": "when the first script began; null: none has",
     "task_id": "the task it belongs to",
@@ -34,8 +35,19 @@ COMMON: Mapping[str, str] = {
     "waiting_because": "why nothing begins, in words; null: nothing waits",
 }
 
+ENUMERATIONS: Mapping[str, str] = {
+    "AgentState": "How the master sees an agent. `conflict`: two daemons use one identity.",
+    "OnStop": "What happens to runs under way when the stop rule fires.",
+    "Outcome": "Why an attempt ended.",
+    "Role": "What a token may do.",
+    "RunState": "Where a run is. `succeeded`, `failed`, `cancelled`, `skipped` and `expired` are final.",
+    "TaskState": "What the runs of a task add up to.",
+    "TokenKind": "A program's token, or a browser's session.",
+}
+
 OF_SHAPE: Mapping[str, Mapping[str, str]] = {
     "Agent": {
+        "state": "how the master sees it; `conflict`: two daemons use its identity",
         "facts": "`os`, `arch`, `cpus`, `cpu_percent`, `load`, `memory_total`, `memory_used` …; any may be absent",
         "held": "attempts it holds now",
         "labels": "what people or its settings call it; for finding it",
@@ -81,6 +93,8 @@ OF_SHAPE: Mapping[str, Mapping[str, str]] = {
     "LoginLink": {"url": "open it in a browser"},
     "NewToken": {
         "about": "empty for API tokens",
+        "kind": "`api`",
+        "role": "what it may do",
         "expires_at": "null: never",
         "last_used_at": "null: never",
         "token": "the secret; it is shown this once",
@@ -120,6 +134,7 @@ OF_SHAPE: Mapping[str, Mapping[str, str]] = {
     "Step": {"text": "what it did"},
     "Target": {
         "agent": "the agent's id",
+        "state": "how the master sees it",
         "name": "the agent's name",
         "verdict": "whether the task could begin there now, and why not",
     },
@@ -138,9 +153,14 @@ OF_SHAPE: Mapping[str, Mapping[str, str]] = {
         "reason": "why it stopped or was cancelled; null: it was not",
         "script_sha256": "of the script's bytes",
         "submitted_by": "the name of the token or session",
+        "state": "what its runs add up to",
         "targets": "as asked for; null: none, or too many to be shown in a list",
     },
-    "Token": {"about": "of a session, the browser and where it was logged in"},
+    "Token": {
+        "about": "of a session, the browser and where it was logged in",
+        "kind": "`api`: of a program; `session`: of a browser",
+        "role": "what it may do",
+    },
     "Verdict": {"since": "since when; null: not told"},
     "Verification": {"checked": "what was looked at, in numbers", "findings": "what is broken; empty: nothing"},
 }

@@ -317,6 +317,8 @@ def _open_paths() -> Json:
 
 def _describe_fields(shape: str, schema: Json) -> None:
     """Have every field say what it means, beside its type and not inside of it."""
+    if shape in meanings.ENUMERATIONS:
+        schema["description"] = meanings.ENUMERATIONS[shape]
     for name, described in schema.get("properties", {}).items():
         inner = [branch.pop("description", "") for branch in described.get("anyOf", ())]
         meaning = described.get("description") or meanings.of(shape, name) or next(filter(None, inner), "")

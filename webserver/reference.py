@@ -216,7 +216,7 @@ class _Reader:
         if linked is not None:
             self._linked[linked] = None
         branches = [self._resolved(branch) for branch in schema.get("anyOf", (schema,))]
-        values = [str(value) for branch in branches for value in branch.get("enum", ())]
+        values = [str(value) for branch in branches for value in branch.get("enum", ())] or _listed(schema)
         default = schema.get("default")
         meaning = schema.get("description") or next(
             (each["description"] for each in branches if "description" in each), ""
@@ -247,6 +247,12 @@ def _kind(schema: Json) -> str:
     if schema.get("contentEncoding") == "base64":
         return "bytes in base64"
     return _FORMATS.get(schema.get("format", ""), "text") if kind == "string" else kind
+
+
+def _listed(schema: Json) -> list[str]:
+    """The words of which a text may name several, separated by commas."""
+    several = "(?:," in schema.get("pattern", "")
+    return str(schema["examples"][0]).split(",") if several and "examples" in schema else []
 
 
 def _plural(schema: Json) -> str:

@@ -32,6 +32,11 @@ def test_a_call_is_told_with_all_that_goes_in() -> None:
     assert call.example.startswith('curl -sS -X POST "$MUSTER_URL/api/v1/tasks"')
 
 
+def test_words_of_which_several_may_be_named_are_listed() -> None:
+    state = CALLS["list_tasks"].parameters[0]
+    assert (state.name, state.values) == ("state", ("waiting", "running", "succeeded", "failed", "cancelled"))
+
+
 def test_a_list_is_told_down_to_the_fields_of_its_items() -> None:
     [answer] = CALLS["list_tasks"].successes
     assert answer.shape is not None
