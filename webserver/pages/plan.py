@@ -51,7 +51,8 @@ def _stops(summary: Mapping[str, Any]) -> list[str]:
     if summary["fail_count"] > 0:
         rules.append(ngettext("stops after %(num)s failure", "stops after %(num)s failures", summary["fail_count"]))
     if summary["fail_rate"] is not None:
-        rules.append(_("stops when more than %(share)s%% have failed", share=f"{summary['fail_rate'] * 100:.10g}"))
+        percent = f"{summary['fail_rate'] * 100:.10g}"
+        rules.append(_("stops when more than %(share)s%% have failed", share=percent))
     if not rules:
         return []
     if summary["on_stop"] == "kill":

@@ -28,7 +28,9 @@ def add(door: PageDoor) -> None:
 
 def show(visit: Visit) -> flask.Response:
     """A page of the list."""
-    asked = {name: flask.request.args.get(name, "").strip() for name in _FIELDS}
+    given = flask.request.args.to_dict(flat=False)
+    # The last value: without scripts the button of a state says it behind the hidden field.
+    asked = {name: given.get(name, [""])[-1].strip() for name in _FIELDS}
     after = visit.web.streams.mark(runs=False)
     faults: dict[str, str] = {}
     where = _where(visit, asked, faults)
@@ -36,7 +38,7 @@ def show(visit: Visit) -> flask.Response:
     cursor = flask.request.args.get("cursor")
     if not faults:
         found = visit.web.master.read("list_tasks", where, _PAGE, unseal("tasks", cursor) if cursor else None)
-    given = {name: value for name, value in asked.items() if value}
+    kept = {name: value for name, value in asked.items() if value}
     return visit.render(
         "tasks.html",
         status=422 if faults else 200,
@@ -44,12 +46,12 @@ def show(visit: Visit) -> flask.Response:
         asked=asked,
         faults=faults,
         after=after,
-        narrowed=bool(given),
+        narrowed=bool(kept),
         first=not cursor,
-        live=not cursor and not {"agent", "until", "since"} & given.keys(),
-        newest=_address(given),
-        older=_address(given, seal("tasks", found["next"])) if found["next"] else None,
-        newer=_address(given, seal("tasks", found["previous"])) if found.get("previous") else None,
+        live=not cursor and not {"agent", "until", "since"} & kept.keys(),
+        newest=_address(kept),
+        older=_address(kept, seal("tasks", found["next"])) if found["next"] else None,
+        newer=_address(kept, seal("tasks", found["previous"])) if found.get("previous") else None,
         limit=_PAGE,
     )
 
