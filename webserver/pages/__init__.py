@@ -13,8 +13,9 @@ from webserver.static_files import StaticFiles
 
 def install(app: flask.Flask, web: Services) -> None:
     """Serve the pages and what they load."""
+    # First of all: with the languages the environment is made, and from then on these have no effect.
+    app.jinja_options = {**app.jinja_options, "finalize": filters.finalize}
     languages.install(app)
-    app.jinja_options = {**app.jinja_options, "finalize": filters.finalize, "trim_blocks": True, "lstrip_blocks": True}
     filters.install(app)
     app.jinja_env.globals.update(said=said, share_words=tasks.share_words)
     static = StaticFiles()
