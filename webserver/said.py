@@ -38,7 +38,7 @@ def reason(said: Said | None) -> str:
     args = said.get("args") or {}
     code = said["code"]
     if code == "fail_count" and "failed" in args:
-        return _("Stopped: %(failed)s of %(total)s runs failed, and the stop rule allows fewer than %(limit)s.", **args)
+        return _("Stopped: %(failed)s of %(total)s runs failed; its rule stops it at %(limit)s.", **args)
     if code == "fail_rate" and "failed" in args:
         share = format_percent(args["limit"])
         return _("Stopped: %(failed)s of %(total)s runs failed, more than %(share)s.", share=share, **args)

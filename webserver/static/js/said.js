@@ -45,7 +45,7 @@ export function reason(said) {
   if (!said) return "";
   const a = said.args ?? {};
   if (said.code === "fail_count" && "failed" in a)
-    return t("Stopped: %(failed)s of %(total)s runs failed, and the stop rule allows fewer than %(limit)s.", a);
+    return t("Stopped: %(failed)s of %(total)s runs failed; its rule stops it at %(limit)s.", a);
   if (said.code === "fail_rate" && "failed" in a) {
     const share = new Intl.NumberFormat(language, { style: "percent", maximumFractionDigits: 1 }).format(a.limit);
     return t("Stopped: %(failed)s of %(total)s runs failed, more than %(share)s.", { ...a, share });
