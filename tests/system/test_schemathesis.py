@@ -15,6 +15,7 @@ nothing has to be kept out of its way.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -46,7 +47,9 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "401", "403", "404",
 def test_the_api_is_what_its_document_says(tmp_path: Path, full: bool) -> None:
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
     with Cluster(tmp_path / "m", agents=2) as cluster:
-        cluster.run("echo hello", count=2)
+        task = cluster.run("echo hello", count=2)
+        run = next(iter(cluster.client.runs(task.id)))
+        known = {"task_id": task.id, "run_id": run.id, "agent": cluster.agents[0]}
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(tmp_path / "schemathesis.toml")),
@@ -56,7 +59,12 @@ def test_the_api_is_what_its_document_says(tmp_path: Path, full: bool) -> None:
                 *("--continue-on-failure", "--no-color", "--output-truncate", "false"),
             ],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks",
+                "KNOWN_IDS": json.dumps(known),
+            },
             capture_output=True,
             text=True,
         )
