@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import flask
+import jinja2
+import jinja2.runtime
 from flask_babel import format_datetime, format_decimal, get_locale
 from flask_babel import gettext as _
 from flask_babel import lazy_gettext as _l
@@ -89,6 +92,8 @@ def install(app: flask.Flask) -> None:
         time=time_tag, duration=duration, size=size, count=count, state_word=state_word, outcome_words=outcome_words,
         moment=moment, parts=parts,
     )  # fmt: skip
+    for name in ("gettext", "ngettext", "pgettext", "npgettext"):
+        app.jinja_env.globals[name] = of_plain_values(cast("Callable[..., str]", app.jinja_env.globals[name]))
     app.jinja_env.globals.update(
         LANGUAGES=languages.LANGUAGES,
         script_words=languages.script_words,
@@ -97,6 +102,16 @@ def install(app: flask.Flask) -> None:
         RUN_STATES=RUN_STATES,
         AGENT_STATES=AGENT_STATES,
     )
+
+
+def of_plain_values(translate: Callable[..., str]) -> Callable[..., str]:
+    """The same translation for templates, with what is put into it made plain: the result counts as markup of ours."""
+
+    @jinja2.pass_context
+    def said(context: jinja2.runtime.Context, *texts: Any, **values: Any) -> str:
+        return translate(context, *texts, **{name: finalize(value) for name, value in values.items()})
+
+    return said
 
 
 def time_tag(wall_ms: int | None, form: str = "ago") -> Markup:
