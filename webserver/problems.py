@@ -24,6 +24,7 @@ TYPE_PREFIX = "urn:muster:error:"
 RETRY_AFTER_S = {503: 2, 429: 5}
 _KNOWN: dict[int, type[MusterError]] = {413: TooLarge, 415: UnsupportedContentType}
 _encode = msgspec.json.Encoder().encode
+_SECRET_PATH = "/login/"
 
 
 class MethodRefused(MusterError):
@@ -45,6 +46,11 @@ class BrokenBody(MusterError):
 
     code = "broken_body"
     status = 400
+
+
+def told_path(path: str) -> str:
+    """A path as logs may tell it: what stands behind `/login/` is a secret, good until it is used."""
+    return f"{_SECRET_PATH}…" if path.startswith(_SECRET_PATH) else path
 
 
 def problem(error: MusterError) -> dict[str, Any]:
@@ -114,6 +120,6 @@ def from_fault(error: Exception) -> flask.Response:
     logger.error(
         "a request failed",
         exc_info=error,
-        extra=log.fields(method=flask.request.method, path=flask.request.path, reference=reference),
+        extra=log.fields(method=flask.request.method, path=told_path(flask.request.path), reference=reference),
     )
     return answer(MusterError(f"Something went wrong inside muster; its log tells more under {reference}."))

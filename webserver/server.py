@@ -36,8 +36,6 @@ PATIENT = "muster.patient"
 """Set in the environ of a request that takes long on purpose."""
 ROUTE = "muster.route"
 """The rule that matched, for the metrics."""
-_SECRET_PATH = "/login/"
-"""Behind this an address holds a secret, which no log is told."""
 _SLICE_BYTES = 64 * 1024
 _DISCARD_BYTES = 32 * 1024 * 1024
 _DISCARD_S = 5.0
@@ -188,9 +186,7 @@ class Connection(pywsgi.WSGIHandler):
 
     @property
     def _plain_path(self) -> str:
-        path = (self.path or "").partition("?")[0]
-        # What follows is a secret, good until it is used.
-        return f"{_SECRET_PATH}…" if path.startswith(_SECRET_PATH) else path
+        return problems.told_path((self.path or "").partition("?")[0])
 
     def _log_error(self, t: type[BaseException], v: BaseException, tb: Any) -> None:
         if issubclass(t, TimeoutError):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
+import flask
 import pytest
 
 from common.auth import token_hash
-from common.errors import LoginExpired, LoginRefused, LoginUsed, RateLimited, Unauthorized
+from common.errors import LoginExpired, LoginRefused, LoginUsed, RateLimited, Unauthorized, Unavailable
 from tests.support.fake_web_master import FakeWebMaster
 from tests.support.web import Answer, Http, webserver_for
+from webserver import problems
 from webserver.pages.access import local_path
 from webserver.pages.door import csrf_token
 
@@ -109,6 +111,7 @@ def test_a_form_without_this_sessions_mark_changes_nothing(http: Http, master: _
         {"Origin": "http://127.0.0.1:1"},
         {"Sec_Fetch_Site": "cross-site"},
         {"Sec_Fetch_Site": "same-site"},
+        {"Origin": "http://[::1"},
     ],
 )
 def test_what_another_site_caused_is_refused(http: Http, master: _Master, headers: dict[str, str]) -> None:
@@ -258,3 +261,27 @@ def test_a_session_reads_the_api_and_changes_nothing_there(http: Http) -> None:
     told = {"Cookie": cookie(http), "Host": host(http)}
     assert http.get("tokens", **told).status == http.call("HEAD", "tokens", **told).status == 200
     http.post("agent-tokens", {}, **told).refused(401, "unauthorized")
+
+
+@pytest.mark.parametrize("path", ["/login/good", "/preferences"])
+def test_a_stranger_cannot_send_a_large_form(http: Http, master: _Master, path: str) -> None:
+    raw = b"a&" * 40_000
+    answer = http.call("POST", path, raw=raw, Content_Type=FORM, Host=host(http), Accept="text/html")
+    assert answer.status == 413
+    assert master.log_ins == []
+
+
+def test_a_login_link_is_told_to_no_log(http: Http, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    http.call("POST", "/login/good", raw=b"", Content_Type=FORM, Host=host(http), Origin="http://evil.example")
+    with flask.Flask("faults").test_request_context("/login/good"):
+        problems.from_fault(ValueError())
+    told = [record.__dict__ for record in caplog.records]
+    assert len(told) > 1 and "/login/good" not in str(told)
+
+
+def test_a_part_of_a_page_that_cannot_be_had_changes_nothing_on_the_page(http: Http, master: _Master) -> None:
+    master.fail("check_session", Unavailable("The master is away."))
+    answer = visit(http, "/tokens", HX_Request="true", Accept="text/html")
+    assert (answer.status, answer.body, answer.headers["HX-Reswap"]) == (503, b"", "none")
+    assert "The master is away." in answer.headers["HX-Trigger"]

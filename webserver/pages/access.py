@@ -39,11 +39,12 @@ def log_in(visit: Visit, link: str) -> flask.Response:
     request = flask.request
     address = request.remote_addr or ""
     about = f"{_browser(request)}, {address}"
+    wanted = local_path(request.form.get("next"))  # first: a form that is refused must not use up the link
     try:
         answer = visit.web.master.act("log_in", link, address, about)
     except LoginRefused as error:
         return visit.render("login.html", status=error.status, fault=_refusal(error), next_path="/")
-    response = visit.redirect(local_path(request.form.get("next")))
+    response = visit.redirect(wanted)
     set_session(response, request, answer["session"])
     return response
 

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
 
 import flask
 from flask_babel import gettext as _
@@ -37,6 +37,7 @@ THEME_COOKIE = "muster_theme"
 THEMES = ("auto", "light", "dark")
 _NOTICE_COOKIE = "muster_notice"
 _YEAR_S = 365 * 86400
+_STRANGERS_FORM_MOST = 16 * 1024  # reading millions of fields would hold up everybody for seconds
 _POLICY = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -143,6 +144,8 @@ class PageDoor:
         def declare(view: View) -> View:
             def answer(**path: str) -> flask.Response:
                 flask.request.environ[ROUTE] = rule
+                if public:
+                    flask.request.max_content_length = _STRANGERS_FORM_MOST
                 visit = self.visit(public=public)
                 if visit is None:
                     return self._way_in()
@@ -192,14 +195,15 @@ class PageDoor:
             return flask.Response(status=401, headers={"HX-Redirect": address})
         return flask.Response(status=303, headers={"Location": address})
 
-    def refuse(self, visit: Visit, error: MusterError) -> flask.Response:
-        """An error as a page, or as a notice where a script asked."""
+    def refuse(self, visit: Visit, error: MusterError, *, status: int | None = None) -> flask.Response:
+        """An error as a page, or as a notice where a script asked. `status`: if another than the error's own."""
+        status = error.status if status is None else status
         if visit.partial:
-            response = flask.Response(status=error.status, headers={"HX-Reswap": "none"})
+            response = flask.Response(status=status, headers={"HX-Reswap": "none"})
             return visit.notify(response, error.message)
-        response = visit.render("error.html", status=error.status, error=error, headline=headline(error.status))
-        if error.status in problems.RETRY_AFTER_S:
-            response.headers["Retry-After"] = str(problems.RETRY_AFTER_S[error.status])
+        response = visit.render("error.html", status=status, error=error, headline=headline(status))
+        if status in problems.RETRY_AFTER_S:
+            response.headers["Retry-After"] = str(problems.RETRY_AFTER_S[status])
         return response
 
     def install(self, app: flask.Flask) -> None:
@@ -243,7 +247,7 @@ class PageDoor:
         except MusterError as trouble:
             logger.debug("an error page without its visitor: %s", trouble)
         stranger = Visit(self.web, self.static, None, None, languages.of_request(flask.request))
-        return (visit or stranger).render("error.html", status=status, error=error, headline=headline(status))
+        return self.refuse(visit or stranger, error, status=status)
 
 
 def headline(status: int) -> str:
@@ -285,9 +289,12 @@ def check_origin(request: flask.Request) -> None:
     """Raise `Forbidden` for a request that a page of another site caused."""
     origin = request.headers.get("Origin")
     site = request.headers.get("Sec-Fetch-Site", "none")
-    own = origin is None or (origin != "null" and urlsplit(origin).netloc.lower() == request.host.lower())
+    own = origin is None or origin.lower().partition("://")[2] == request.host.lower()
     if not own or site not in ("same-origin", "none"):
-        logger.warning("a request of another site was refused", extra=log.fields(origin=origin, path=request.path))
+        logger.warning(
+            "a request of another site was refused",
+            extra=log.fields(origin=origin, path=problems.told_path(request.path)),
+        )
         raise Forbidden(_("This request came from another site and was refused."))
 
 
