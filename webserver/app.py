@@ -36,12 +36,14 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
 """How long running requests may take after TERM."""
+_OTHER_PARTS = 1_000  # of a form, beside one for each target
 
 
 def create_app(services: Services, hosts: security.AllowedHosts) -> flask.Flask:
     """The application: the API and the pages."""
     app = flask.Flask("webserver", static_folder=None, root_path=str(Path(__file__).parent))
     app.config["MAX_CONTENT_LENGTH"] = app.config["MAX_FORM_MEMORY_SIZE"] = services.settings.max_body
+    app.config["MAX_FORM_PARTS"] = services.settings.max_targets + _OTHER_PARTS
     app.url_map.converters["id"] = IdConverter
     app.url_map.strict_slashes = True
     app.url_map.redirect_defaults = False

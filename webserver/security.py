@@ -33,7 +33,8 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE = ("GET", "HEAD")
 """The methods that change nothing."""
 _ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})
-_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?\Z")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?\Z")
+_PORT_MOST = 65_535
 
 # What an answer says unless it says otherwise itself: pages bring a content policy of their own.
 HEADERS = (
@@ -76,7 +77,8 @@ class AllowedHosts:
         if header is None:
             return
         match = _HOST.match(header)
-        name = (match[1] or match[2]).lower().rstrip(".") if match else ""
+        sound = match is not None and int(match[3] or 0) <= _PORT_MOST
+        name = (match[1] or match[2]).lower().rstrip(".") if match is not None and sound else ""
         if name in self._names or (self._everywhere and _is_address(name)):
             return
         raise BadHost(f"This server is not known as {header[:100]!r}: add the name to the setting `hosts`.")

@@ -24,7 +24,7 @@ _YEAR_10000_MS = 253_402_300_800_000
 _encode = msgspec.json.Encoder().encode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A `+` in a query that nobody escaped arrives as a space.
-_LOST_PLUS = re.compile(r"(T.*) (\d\d:\d\d)\Z")
+_LOST_PLUS = re.compile(r" (\d\d:\d\d)\Z")
 _RUN_UNDER_WAY: Mapping[str, Any] = {
     "state": "running",
     "outcome": None,
@@ -55,7 +55,7 @@ def moment(wall_ms: int | None) -> str | None:
 def wall_ms(text: str, *, field: str) -> int:
     """Milliseconds since 1970 of RFC 3339 text with a zone; raises `InvalidRequest` naming `field`."""
     try:
-        when = msgspec.convert(_LOST_PLUS.sub(r"\1+\2", text), datetime)
+        when = msgspec.convert(_LOST_PLUS.sub(r"+\1", text) if "T" in text else text, datetime)
     except msgspec.ValidationError:
         when = None
     if when is None or when.tzinfo is None:

@@ -139,7 +139,18 @@ def test_known_names_are_let_in(host: str | None) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil", "10.0.0.1", "a b", "localhost:x", "[::1", "é"],
+    [
+        "",
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil",
+        "10.0.0.1",
+        "a b",
+        "localhost:x",
+        "[::1",
+        "é",
+        "localhost:65536",
+    ],
 )
 def test_others_are_not(host: str) -> None:
     with pytest.raises(BadHost):

@@ -412,6 +412,11 @@ def test_a_large_fleet_is_shown_in_part_and_what_is_chosen_always() -> None:
     assert known and len(json.loads(known[1])) == 1234
 
 
+def test_a_large_fleet_can_be_chosen(visitor: Visitor) -> None:
+    targets = [("target", f"host-{n}") for n in range(1_500)]
+    assert visitor.post("/submit/plan", [("where", "selected"), *targets], partial=True).status == 200
+
+
 @pytest.mark.parametrize("error", [StoreFull(), Unavailable("The master cannot do this now."), PeerUnreachable()])
 def test_a_master_that_cannot_store_it_loses_nothing(error: MusterError) -> None:
     with _Master(2) as master, webserver_for(master, patience_s=0.05) as web:
