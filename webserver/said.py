@@ -40,7 +40,7 @@ def reason(said: Said | None) -> str:
     if code == "fail_count" and "failed" in args:
         return _("Stopped: %(failed)s of %(total)s runs failed; its rule stops it at %(limit)s.", **args)
     if code == "fail_rate" and "failed" in args:
-        share = format_percent(args["limit"])
+        share = format_percent(args["limit"], "#,##0.#%")
         return _("Stopped: %(failed)s of %(total)s runs failed, more than %(share)s.", share=share, **args)
     if code == "cancelled":
         by = args.get("by")

@@ -150,14 +150,14 @@ def test_what_runs_on_an_agent_is_seen(pages: Pages, cluster: Cluster) -> None:
 
 def test_charts_say_what_they_show(pages: Pages, cluster: Cluster) -> None:
     page = pages.open(f"/agents/{cluster.agents[0]}")
-    canvas = page.get_by_role("img", name=re.compile(r"^CPU, \d+ %"))
+    canvas = page.get_by_role("img", name=re.compile(r"^CPU, \d+%"))
     expect(canvas).to_be_visible()
     expect(page.locator("[data-chart=memory] [data-f=now]")).to_have_text(re.compile(r"[\d.]+ .iB"))
     lit = "canvas => Array.from(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data)"
     bright = canvas.evaluate(lit)
     page.emulate_media(color_scheme="dark")
-    expect(page.get_by_role("img", name=re.compile(r"^CPU, \d+ %"))).to_be_visible()
-    assert page.get_by_role("img", name=re.compile(r"^CPU, \d+ %")).evaluate(lit) != bright
+    expect(page.get_by_role("img", name=re.compile(r"^CPU, \d+%"))).to_be_visible()
+    assert page.get_by_role("img", name=re.compile(r"^CPU, \d+%")).evaluate(lit) != bright
     check(page)
 
 

@@ -157,7 +157,7 @@ def _known_facts() -> dict[str, tuple[str, Any]]:
         "cpus": (_("CPUs"), lambda v, a: filters.count(v) if is_number(v) else _as_said(v)),
         "cpu_percent": (
             _("CPU in use"),
-            lambda v, a: f"{format_decimal(round(v, 1))} %" if is_number(v) else _as_said(v),
+            lambda v, a: f"{format_decimal(round(v, 1))}%" if is_number(v) else _as_said(v),
         ),
         "load": (_("Load, 1, 5 and 15 min"), lambda v, a: _list_said(v, "   ")),
         "memory_total": (_("Memory"), _memory_said),
@@ -189,7 +189,7 @@ def _memory_said(total: Any, facts: Mapping[str, Any]) -> str:
     if share is None:
         return filters.size(total)
     used = filters.size(facts["memory_used"])
-    return _("%(used)s of %(total)s in use (%(n)s %%)", used=used, total=filters.size(total), n=round(share))
+    return _("%(used)s of %(total)s in use (%(n)s%%)", used=used, total=filters.size(total), n=round(share))
 
 
 def _time_said(value: Any) -> Any:

@@ -25,7 +25,7 @@ const total = Number(place.dataset.total);
 const cpus = Number(place.dataset.cpus);
 const figure = (name) => place.querySelector(`[data-chart="${name}"]`);
 const charts = [
-  chart(figure("cpu"), { column: 1, say: (v) => `${number(Math.round(v))} %`, most: () => 100 }),
+  chart(figure("cpu"), { column: 1, say: (v) => `${number(Math.round(v))}%`, most: () => 100 }),
   chart(figure("memory"), { column: 2, say: size, most: (largest) => Math.max(total, largest), steps: Array.from({ length: 50 }, (_, power) => 2 ** power) }),
   chart(figure("load"), { column: 3, say: (v) => number(Math.round(v * 100) / 100), most: (largest) => Math.max(cpus, 1.1 * largest) }),
 ];

@@ -45,7 +45,7 @@ export function fillAgent(row, agent) {
   find(row, "labels").replaceChildren(...chips(agent.labels));
   const silent = agent.state === "offline";
   const facts = agent.facts;
-  const said = (share) => (share === null ? "–" : `${Math.round(share)} %`);
+  const said = (share) => (share === null ? "–" : `${Math.round(share)}%`);
   const cpu = silent ? null : percent(facts.cpu_percent, 100);
   const memory = silent ? null : percent(facts.memory_used, facts.memory_total);
   setMeter(row, "slots", percent(agent.held, agent.slots) ?? 0, `${agent.held}/${agent.slots}`);
