@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.system import System
 from common.config import Settings
 from common.ids import uuid7
 from common.model import (
@@ -41,6 +42,10 @@ AGENTS = 400
 ROUNDS = 9
 AIM_LIST_MS = 300.0
 AIM_OVERVIEW_MS = 20.0
+_PAGES = (
+    "/", "/tasks", "/tasks?state=failed", "/tasks?name=deploy", "/tasks?name=no+such+name", "/tasks?agent=host-007",
+    "/tasks?state=waiting&name=e", "/agents", "/submit", "/tokens", "/api/v1/docs",
+)  # fmt: skip
 _BATCH = 5_000
 _BEGAN_MS = 1_700_000_000_000
 _STEP_MS = 400
@@ -68,7 +73,9 @@ def run() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder) / STORE_FILE, tasks=TASKS)
         with master_of(Path(folder)) as master:
-            return list(_figures(master))
+            figures = list(_figures(master))
+    with System(fill=lambda folder: fill(folder / STORE_FILE, tasks=TASKS)) as system:
+        return figures + list(_whole_pages(system))
 
 
 def _figures(master: Master) -> Iterator[dict[str, Any]]:
@@ -109,6 +116,29 @@ def _figure(name: str, aim_ms: float, work: Callable[[], Any]) -> dict[str, Any]
         "found": found,
         "aim": f"below {aim_ms:g}",
     }
+
+
+def _whole_pages(system: System) -> Iterator[dict[str, Any]]:
+    """Pages as a browser gets them, over HTTP: asked of the master, put into HTML, sent."""
+    link = system.call("POST", "/api/v1/login-links", {})["url"]
+    session = system.connect()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    session.request("POST", link.removeprefix(system.url), "", form)
+    answer = session.getresponse()
+    answer.read()
+    headers = {"Cookie": str(answer.headers["Set-Cookie"]).partition(";")[0], "Accept": "text/html"}
+
+    def page(path: str) -> int:
+        session.request("GET", path, headers=headers)
+        answer = session.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{path}: {answer.status}")
+        return len(content)
+
+    task = system.call("GET", "/api/v1/tasks?limit=1")["items"][0]
+    for path in (*_PAGES, f"/tasks/{task['id']}"):
+        yield {**_figure(f"page: {path}", AIM_LIST_MS, lambda path=path: page(path)), "cpu": None}  # type: ignore[misc]
 
 
 def _list(answers: Answers, *, cursor: str | None = None, limit: int = 50, **where: Any) -> int:

@@ -67,7 +67,7 @@ def run() -> list[dict[str, Any]]:
     with System() as system:
         web = system.pid_of("web")
         [name] = system.agent_names()
-        followers = Followers(system.address, "/api/v1/events?output=false", token=system.token, number=STREAMS)
+        followers = Followers(system.address, "/api/v1/events?runs=false", token=system.token, number=STREAMS)
         begin_s = time.monotonic()
         while followers.open() < STREAMS:
             followers.read(0.2)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,18 @@ START_S = 60.0
 class System:
     """A running `muster up`; use as a context manager."""
 
-    def __init__(self, *, agents: int = 1, slots: int | None = None, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        agents: int = 1,
+        slots: int | None = None,
+        settings: dict[str, str] | None = None,
+        fill: Callable[[Path], None] | None = None,
+    ) -> None:
+        """`fill` may put something into the empty data directory before the start."""
         self.directory = Path(tempfile.mkdtemp(prefix="muster-bench-"))
+        if fill is not None:
+            fill(self.directory)
         environ = {**os.environ, **(settings or {})}
         if slots is not None:
             environ["MUSTER_SLOTS"] = str(slots)
