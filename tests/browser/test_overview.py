@@ -72,6 +72,42 @@ def test_the_list_is_filtered_and_grows(pages: Pages, cluster: Cluster) -> None:
     check(page)
 
 
+def test_back_from_a_filter_is_a_whole_page_again(pages: Pages) -> None:
+    page = pages.open("/tasks", width=390)
+    page.get_by_role("button", name="failed", exact=True).click()
+    expect(page).to_have_url(re.compile("state=failed"))
+    page.go_back()
+    expect(page).to_have_url(f"{pages.url}/tasks")
+    expect(page.get_by_role("button", name="all", exact=True)).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#live")).to_have_attribute("data-state", "open")
+    page.get_by_role("button", name="Menu").click()
+    expect(page.get_by_role("navigation", name="Main")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="running", exact=True).click()
+    expect(page.get_by_role("button", name="running", exact=True)).to_have_attribute("aria-pressed", "true")
+
+
+def test_what_is_silent_stays_told_when_its_task_goes_on(pages: Pages) -> None:
+    page = pages.open("/")
+    left = page.evaluate(
+        """async () => {
+          const home = document.querySelector('script[src$="js/home.js"]').src;
+          const { show, ofAgent } = await import(home.replace("home.js", "attention.js"));
+          const list = document.createElement("ul");
+          const item = document.getElementById("attention-item").content.firstElementChild.cloneNode(true);
+          Object.assign(item.dataset, { code: "run_silent", task: "t", agent: "a" });
+          list.append(item);
+          show(list, "task", "t", "a task", "/tasks/t", null);
+          const agent = { state: "offline", last_seen_at: null };
+          show(list, "agent", "a", "an agent", "/agents/a", ofAgent(agent));
+          const told = [...list.children].map((each) => each.dataset.code);
+          show(list, "agent", "a", "an agent", "/agents/a", null);
+          return [told, list.children.length];
+        }"""
+    )
+    assert left == [["run_silent"], 0]
+
+
 def test_pages_of_the_list(pages: Pages, cluster: Cluster) -> None:
     for number in range(53):
         cluster.client.submit("true", count=1, name=f"paged {number}")

@@ -34,10 +34,14 @@ export function ofAgent(agent) {
   return null;
 }
 
-/** Put `item` of the thing at `path` into the list, or take it out (null). Keeps a server's fuller words of one code. */
+// What the server says more fully of an agent that is offline.
+const OFFLINE = new Set(["agent_offline", "run_silent"]);
+
+/** Put `item` of the thing at `path` into the list, or take it out (null). Keeps a server's fuller words. */
 export function show(list, kind, id, name, path, item) {
-  const there = [...list.children].find((each) => each.dataset[kind] === id);
-  if (there && item && there.dataset.code === item.code && item.code === "agent_offline") return;
+  // An item about an agent may name a task, too.
+  const there = [...list.children].find((each) => each.dataset[kind] === id && (kind === "agent" || !each.dataset.agent));
+  if (item?.code === "agent_offline" && OFFLINE.has(there?.dataset.code)) return;
   there?.remove();
   if (!item) return;
   const made = document.getElementById("attention-item").content.firstElementChild.cloneNode(true);
