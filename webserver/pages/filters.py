@@ -9,7 +9,7 @@ from typing import Any, cast
 import flask
 import jinja2
 import jinja2.runtime
-from flask_babel import format_datetime, format_decimal, get_locale
+from flask_babel import format_datetime, format_decimal
 from flask_babel import gettext as _
 from flask_babel import lazy_gettext as _l
 from markupsafe import Markup
@@ -191,9 +191,3 @@ def parts(task: Any) -> list[tuple[str, float, float, int]]:
             found.append((state, round(left, 3), round(width, 3), number))
             left += width
     return found
-
-
-def locale_tag() -> str:
-    """The present language as browsers name it."""
-    locale = get_locale()
-    return str(locale).replace("_", "-") if locale is not None else "en"

@@ -51,7 +51,7 @@ def add(door: PageDoor) -> None:
 
 def show(visit: Visit) -> flask.Response:
     """The form: empty, or filled from the task `from`, or with the hosts `on` chosen."""
-    mark = visit.web.streams.mark(None)
+    mark = visit.web.streams.mark(runs=False)
     agents = list(_agents(visit))
     origin = flask.request.args.get("from")
     task = visit.web.master.get_task(origin) if origin else None
@@ -131,7 +131,7 @@ def _posted() -> SubmitForm:
 def _again(visit: Visit, form: SubmitForm, *, status: int, **context: Any) -> flask.Response:
     """The whole page with what was typed; also while the master is away."""
     try:
-        mark: str | None = visit.web.streams.mark(None)
+        mark: str | None = visit.web.streams.mark(runs=False)
         agents = list(_agents(visit))
     except MusterError:
         mark, agents = None, []

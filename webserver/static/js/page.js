@@ -91,5 +91,5 @@ document.addEventListener("click", (event) => {
   if (button) copy(button);
 });
 document.addEventListener("muster:notice", (event) => notice(event.detail.text));
-for (const name of ["htmx:after:swap", "htmx:afterSwap"]) document.addEventListener(name, () => showTimes());
+document.addEventListener("htmx:after:swap", () => showTimes());
 setTimeout(() => document.querySelectorAll("#notices > .notice").forEach((each) => each.remove()), 7000);

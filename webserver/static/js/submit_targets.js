@@ -157,7 +157,7 @@ export function targetList(form, changed) {
     filter.focus();
   });
 
-  follow("/api/v1/events?output=false", form.dataset.after || null, {
+  follow("/api/v1/events?runs=false", form.dataset.after || null, {
     agent(agent) {
       const before = agents.get(agent.id);
       if (agent.forgotten) agents.delete(agent.id);
