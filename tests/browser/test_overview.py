@@ -52,6 +52,25 @@ def test_what_waits_says_why(pages: Pages, cluster: Cluster) -> None:
     cluster.client.wait(task.id)
 
 
+def test_what_had_no_room_comes_when_there_is_some(pages: Pages, cluster: Cluster) -> None:
+    agent = cluster.agents[0]
+    cluster.client.drain_agent(agent)
+    try:
+        tasks = [cluster.client.submit("true", name=f"room {n}", targets=[agent]) for n in range(23)]
+        page = pages.open("/")
+        expect(page.locator("[data-count=waiting]")).to_have_text("20+")
+        expect(page.locator("#live")).to_have_attribute("data-state", "open")
+        for task in tasks[-5:]:
+            cluster.client.cancel(task.id)
+        expect(page.locator("[data-count=waiting]")).to_have_text("18")
+        expect(page.locator("[data-list=waiting] li").last).to_contain_text("room 0")
+        for task in tasks[:-5]:
+            cluster.client.cancel(task.id)
+        expect(page.locator("[data-count=waiting]")).to_have_text("0")
+    finally:
+        cluster.client.resume_agent(agent)
+
+
 def test_the_list_is_filtered_and_grows(pages: Pages, cluster: Cluster) -> None:
     for number in range(3):
         cluster.run("true", count=1, name=f"list fine {number}")

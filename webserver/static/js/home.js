@@ -5,12 +5,22 @@ import { follow } from "./live.js";
 import { batched, fillTask, isOver, newRow, rowOf } from "./task_rows.js";
 
 const FLEET_LEAST_MS = 5000;
+const REFILL_MS = 10000;
 const OWN = new Set(["window_full", "may", "leased_not_begun"]); // it waits for its own runs, or for the next pull
 const LISTS = ["running", "waiting", "ended"];
 const home = document.getElementById("home");
 const attention = document.getElementById("attention");
 const lists = Object.fromEntries(LISTS.map((name) => [name, home.querySelector(`[data-list="${name}"]`)]));
+// Lists that had no room for all: when something leaves them, what had no room is asked for.
+const full = new Set(LISTS.filter((name) => lists[name].children.length >= limitOf(name)));
+const toldMeanwhile = new Set(); // tasks that events told of while the overview was asked for: those know better
 let fleetDue = 0;
+let refillDue = 0;
+let refilledAt = 0;
+
+function limitOf(name) {
+  return Number(lists[name].dataset.limit);
+}
 
 function belongs(name, task) {
   if (name === "ended") return isOver(task);
@@ -28,18 +38,42 @@ function place(name, task) {
   const made = newRow(task);
   made.classList.add("fresh");
   list.prepend(made);
-  while (list.children.length > Number(list.dataset.limit)) list.lastElementChild.remove();
+  if (list.children.length >= limitOf(name)) full.add(name);
+  while (list.children.length > limitOf(name)) list.lastElementChild.remove();
 }
 
-function count(name, list, limit) {
+function count(name, list, more) {
   const n = list.children.length;
-  home.querySelector(`[data-count="${name}"]`).textContent = n >= limit ? `${n}+` : String(n);
+  home.querySelector(`[data-count="${name}"]`).textContent = more ? `${n}+` : String(n);
   home.querySelector(`[data-nothing="${name}"]`).hidden = n > 0;
 }
 
 function recount() {
-  for (const name of LISTS) count(name, lists[name], Number(lists[name].dataset.limit));
-  count("attention", attention, 50);
+  for (const name of LISTS) count(name, lists[name], full.has(name));
+  count("attention", attention, attention.children.length >= 50);
+  if ([...full].some((name) => lists[name].children.length < limitOf(name))) refillSoon();
+}
+
+function refillSoon() {
+  if (refillDue) return;
+  refillDue = setTimeout(refill, Math.max(0, refilledAt + REFILL_MS - Date.now()) + 1000 * Math.random());
+}
+
+async function refill() {
+  refilledAt = Date.now();
+  toldMeanwhile.clear();
+  const answer = await fetch("/api/v1/overview").catch(() => null);
+  const told = answer?.ok ? await answer.json() : null;
+  refillDue = 0;
+  if (!told) return; // the live mark says when the server is away
+  for (const name of LISTS) {
+    for (const task of told[name]) {
+      if (lists[name].children.length >= limitOf(name)) break;
+      if (!toldMeanwhile.has(task.id) && !rowOf(lists[name], task.id) && belongs(name, task)) lists[name].append(newRow(task));
+    }
+    if (lists[name].children.length < limitOf(name)) full.delete(name); // that was all
+  }
+  recount();
 }
 
 function fleetSoon() {
@@ -53,6 +87,7 @@ function fleetSoon() {
 follow("/api/v1/events?runs=false", home.dataset.after, {
   task: batched((tasks) => {
     for (const task of tasks.values()) {
+      toldMeanwhile.add(task.id);
       for (const name of LISTS) place(name, task);
       show(attention, "task", task.id, task.name, `/tasks/${encodeURIComponent(task.id)}`, ofTask(task));
     }
