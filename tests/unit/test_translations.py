@@ -180,7 +180,7 @@ def test_texts_for_the_catalogue_stand_there_as_they_are() -> None:
 def test_refusals_of_pages_are_translated() -> None:
     """What a page refuses it says in the visitor's language; what the API refuses stays English."""
     wrong = []
-    for path in (*sorted((WEB / "pages").glob("*.py")), WEB / "forms.py", WEB / "form_fields.py"):
+    for path in sorted([*(WEB / "pages").glob("*.py"), *WEB.glob("form*.py")]):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                 wrong += [
