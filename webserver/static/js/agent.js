@@ -55,10 +55,10 @@ function show(shown, name) {
 }
 
 function gone() {
-  head.querySelector(".actions").remove();
+  head.querySelector(".actions")?.remove();
   document.querySelectorAll(".second form button, .second form input").forEach((each) => each.setAttribute("disabled", ""));
   document.querySelectorAll("[data-when]").forEach((each) => each.setAttribute("hidden", ""));
-  head.querySelector("h1 .badge").replaceWith(t("is forgotten"));
+  head.querySelector("h1 .badge")?.replaceWith(t("is forgotten"));
 }
 
 function fill(agent) {

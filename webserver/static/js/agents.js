@@ -121,7 +121,7 @@ follow("/api/v1/events?runs=false", list().dataset.after, {
       place(agent);
       arrived(agent);
     }
-    if (!list().querySelector("[data-list]").children.length) refresh();
+    if (!list().querySelector("[data-list]").children.length && !list().querySelector("#none")) refresh();
     fleetSoon();
   }),
 });

@@ -95,6 +95,7 @@ follow("/api/v1/events?runs=false", home.dataset.after, {
   }),
   agent: batched((agents) => {
     for (const agent of agents.values()) {
+      if (!agent.forgotten) document.getElementById("no-host")?.remove();
       show(attention, "agent", agent.id, agent.name, `/agents/${encodeURIComponent(agent.id)}`, agent.forgotten ? null : ofAgent(agent));
     }
     recount();
