@@ -17,6 +17,7 @@ from common.model import OnStop
 from common.requests import LONGEST_S, NAME_MOST, PATH_MOST, PRIORITY_MOST, TEXT_MOST
 
 COUNT_MOST = 1_000_000
+_WORDS_MOST = 2 * TEXT_MOST  # one word of full length may be quoted; splitting much more holds up everybody for seconds
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?|\.\d{1,9})\s*(ms|s|m|h|d)?", re.ASCII)
 _UNIT_S = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
 _QUEUE_NAME = re.compile(r"(?!-)[A-Za-z0-9+/;.$_()-]{1,200}\Z")
@@ -56,6 +57,8 @@ def lines(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """Words as a shell would read them. Raises `Wrong`."""
+    if len(text) > _WORDS_MOST:
+        raise Wrong(_("This is longer than the %(most)s bytes that can be given to a process.", most=TEXT_MOST))
     try:
         found = shlex.split(text)
     except ValueError:

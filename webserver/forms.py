@@ -22,7 +22,7 @@ from flask_babel import gettext as _
 from msgspec import UNSET, UnsetType
 from werkzeug.datastructures import FileStorage, MultiDict
 
-from common.errors import MusterError
+from common.errors import MusterError, TooLarge
 from common.requests import TaskRequest, default_name
 from webserver.form_fields import COUNT_MOST, FIELDS, SHOWN, Wrong, lines, number, short, words
 
@@ -37,6 +37,7 @@ _TEXTS = {
 _MORE = ("cwd", "queue", "priority", "expires", "lost_after", "output_limit")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _KEY = re.compile(r"[!-~]{1,100}\Z")
+_MORE_HOSTS_MOST = 20_000  # those unknown here are shown again, each with a row
 Faults = dict[str, str]
 
 
@@ -75,12 +76,14 @@ class SubmitForm:
 
     @classmethod
     def of_post(cls, posted: MultiDict[str, str], file: FileStorage | None = None) -> SubmitForm:
-        """What a browser sent."""
+        """What a browser sent. Raises `TooLarge` for more hosts than a page can show again."""
         form = cls()
         form.texts |= {name: posted[name] for name in _TEXTS if name in posted}
         rows = zip(posted.getlist("env_name"), posted.getlist("env_value"), strict=False)
         form.env = [(name.strip(), lines(value)) for name, value in rows if name.strip() or value]
-        more = re.split(r"[,\n]", lines(posted.get("more_targets", "")))
+        more = re.split(r"[,\n]", lines(posted.get("more_targets", "")), maxsplit=_MORE_HOSTS_MOST)
+        if len(more) > _MORE_HOSTS_MOST:
+            raise TooLarge(f"The form names more than {_MORE_HOSTS_MOST} hosts by hand: submit to fewer at once.")
         form.targets = list(dict.fromkeys(name.strip() for name in posted.getlist("target") + more if name.strip()))
         form.start = _start(posted.get("start", ""))
         if _KEY.match(posted.get("key", "")):
@@ -243,7 +246,7 @@ def _start(text: str) -> dict[str, Any]:
     """The `start` of an earlier page; one that makes no sense is none."""
     try:
         found: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(text, type=_Start)) if text else {}
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return {}
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import flask
 
 from webserver import languages, said
+from webserver.form_reading import Request
 from webserver.pages import access, agent, agents, api_docs, filters, home, submit, task, tasks, tokens
 from webserver.pages.door import PageDoor
 from webserver.services import Services
@@ -18,6 +19,7 @@ def install(app: flask.Flask, web: Services) -> None:
     languages.install(app)
     filters.install(app)
     app.jinja_env.globals.update(said=said, share_words=tasks.share_words)
+    app.request_class = Request
     static = StaticFiles()
     door = PageDoor(web, static)
     for noun in (access, agent, agents, api_docs, home, submit, task, tasks, tokens):

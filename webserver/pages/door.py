@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlencode
 import flask
 from flask_babel import gettext as _
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.urls import iri_to_uri
 
 from common import log
 from common.errors import Forbidden, MusterError, NotFound, Unauthorized
@@ -104,7 +105,7 @@ class Visit:
     def redirect(self, path: str, *, notice: str | None = None) -> flask.Response:
         """On to another page of ours, which shows `notice` once."""
         if self.partial:
-            response = flask.Response(status=204, headers={"HX-Redirect": path})
+            response = flask.Response(status=204, headers={"HX-Redirect": iri_to_uri(path)})
         else:
             response = flask.Response(status=303, headers={"Location": path})
         if notice:
