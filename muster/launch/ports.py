@@ -94,12 +94,43 @@ def _taken(address: HostPort, option: str) -> str:
     )
 
 
-def free_or_other(address: HostPort) -> HostPort:
-    """`address` if it can be listened on, else the same host with a free port."""
-    try:
-        return settle(address, option="", patience_s=0.0)
-    except BadAddress:
-        return settle(replace(address, port=0), option="")
+class Reserved:
+    """Ports that daemons of ours will listen on in a moment, so that two starts at once do not choose the same.
+
+    Another start sees an abstract socket named after the port; it is gone with this process, at the latest.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def free_or_other(self, address: HostPort) -> HostPort:
+        """`address` if it can be listened on, else the same host with a free port; reserved."""
+        try:
+            wanted = settle(address, option="", patience_s=0.0)
+            if self._take(wanted.port):
+                return wanted
+        except BadAddress:
+            pass
+        while True:
+            other = settle(replace(address, port=0), option="")
+            if self._take(other.port):
+                return other
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for held in self._held:
+            held.close()
+        self._held.clear()
+
+    def _take(self, port: int) -> bool:
+        held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            held.bind(f"\0muster-port-{port}")
+        except OSError:
+            held.close()
+            return False
+        self._held.append(held)
+        return True
 
 
 def _try(address: HostPort) -> int:

@@ -66,17 +66,19 @@ def run(settings: Settings, *, data_dir: Path, named_data: bool, listen: HostPor
     `muster up` has the directory, `BadAddress` for a port in use, `InvalidRequest` or `BadKeyFile` for its files.
     """
     lock = DataLock(data_dir)
+    reserved = ports.Reserved()
     try:
         (data_dir / "url").unlink(missing_ok=True)  # of an earlier start: whoever waits for it would be misled
         places = Places(
             data_dir=data_dir,
             listen=ports.settle(listen, option="--listen"),
             rpc=ports.settle(rpc, option="--rpc"),
-            web_rpc=ports.free_or_other(_WEB_RPC),
+            web_rpc=reserved.free_or_other(_WEB_RPC),
         )
         local_agents = prepare(data_dir, agents=agents, endpoint=f"tcp://{places.rpc.near}")
         return _supervise(settings, places, local_agents, named_data=named_data)
     finally:
+        reserved.close()
         lock.close()
 
 

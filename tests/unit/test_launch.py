@@ -62,7 +62,15 @@ def test_a_port_in_use_is_one_sentence_that_names_the_option() -> None:
         taken = HostPort("127.0.0.1", sock.getsockname()[1])
         with pytest.raises(BadAddress, match=rf"{taken} is in use .* --listen"):
             ports.settle(taken, option="--listen", patience_s=0)
-        assert ports.free_or_other(taken).port not in (0, taken.port)
+        first, second = ports.Reserved(), ports.Reserved()
+        assert first.free_or_other(taken).port not in (0, taken.port)
+    # Nobody listens yet, but one start of ours is about to.
+    chosen = first.free_or_other(taken)
+    assert chosen == taken
+    assert second.free_or_other(taken).port not in (0, taken.port)
+    first.close()
+    assert second.free_or_other(taken) == taken
+    second.close()
 
 
 def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
