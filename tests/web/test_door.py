@@ -83,6 +83,14 @@ def test_a_stranger_is_shown_the_way_in_and_comes_back(http: Http) -> None:
     assert http.get("/login", Host=host(http)).status == 200
 
 
+def test_a_script_without_a_session_leads_to_the_way_in_and_back_to_its_page(http: Http) -> None:
+    told = {"Host": host(http), "HX_Request": "true"}
+    page = f"http://{host(http)}/agents?state=offline#add"
+    answer = http.get("/fleet", **told, HX_Current_URL=page)
+    assert (answer.status, answer.headers["HX-Redirect"]) == (401, "/login?next=%2Fagents%3Fstate%3Doffline")
+    assert http.get("/fleet", **told).headers["HX-Redirect"] == "/login"
+
+
 def test_a_stranger_cannot_post(http: Http, master: _Master) -> None:
     answer = http.call("POST", "/tokens", raw=b"name=x", Content_Type=FORM, Host=host(http))
     assert answer.status == 303 and answer.headers["Location"] == "/login"

@@ -38,6 +38,8 @@ THEME_COOKIE = "muster_theme"
 THEMES = ("auto", "light", "dark")
 _NOTICE_COOKIE = "muster_notice"
 _YEAR_S = 365 * 86400
+_AWAY = (502, 503, 504)
+"""What an answer says that needed the master and did not get it."""
 _STRANGERS_FORM_MOST = 16 * 1024  # reading millions of fields would hold up everybody for seconds
 _POLICY = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; "
@@ -188,9 +190,10 @@ class PageDoor:
     def _way_in(self) -> flask.Response:
         """To the page that tells how to log in; back to where one wanted to go, if that was a page."""
         request = flask.request
-        wanted = (
-            request.full_path.rstrip("?") if request.method in SAFE and not request.headers.get("HX-Request") else ""
-        )
+        if request.headers.get("HX-Request"):
+            wanted = _page_of(request)
+        else:
+            wanted = request.full_path.rstrip("?") if request.method in SAFE else ""
         address = "/login" + (f"?{urlencode({'next': wanted})}" if wanted not in ("", "/") else "")
         if request.headers.get("HX-Request") == "true":
             return flask.Response(status=401, headers={"HX-Redirect": address})
@@ -244,18 +247,25 @@ class PageDoor:
     def _as_page(self, error: MusterError, status: int) -> flask.Response:
         visit = None
         try:
-            visit = self.visit(public=True)
+            if status not in _AWAY:  # asking who visits would be to wait for the master once more
+                visit = self.visit(public=True)
         except MusterError as trouble:
             logger.debug("an error page without its visitor: %s", trouble)
         stranger = Visit(self.web, self.static, None, None, languages.of_request(flask.request))
         return self.refuse(visit or stranger, error, status=status)
 
 
+def _page_of(request: flask.Request) -> str:
+    """The path of the page from which a script asks; empty when it does not say."""
+    path = request.headers.get("HX-Current-URL", "").partition("#")[0].partition("://")[2].partition("/")[2]
+    return f"/{path}" if path else ""
+
+
 def headline(status: int) -> str:
     """What an error of this status is called, for a person."""
     if status == 404:
         return _("Not found")
-    if status in (502, 503, 504):
+    if status in _AWAY:
         return _("The master cannot be reached")
     if status in (401, 403):
         return _("Not allowed")
