@@ -32,7 +32,9 @@ SAVE_EVERY_S = 60.0
 """How often the last use of one token is stored, at the most."""
 _ROUND_S = 10.0
 _LINK_REMEMBERED_S = 86400.0
-"""How long the person who opens a link too late is told so; after that it was never known."""
+"""How long whoever uses a login link or a join token too late is told so; after that it was never known."""
+TOKENS_MOST = 500
+"""API tokens at once: they are shown on one page."""
 _AGAIN = "make a fresh one with `muster login`"
 
 
@@ -145,9 +147,11 @@ class Access:
         def add(change: Change) -> ApiToken:
             if name == ADMIN:
                 raise Conflict(f"The name {ADMIN} is that of the token in {ADMIN_TOKEN_FILE}: choose another name.")
-            for known in change.tx.list_tokens():
-                if known.name == name and known.kind is TokenKind.API and not known.revoked:
-                    raise Conflict(f"A token named {name!r} exists already: choose another name, or revoke that one.")
+            good = [known for known in change.tx.list_tokens() if known.kind is TokenKind.API and not known.revoked]
+            if any(known.name == name for known in good):
+                raise Conflict(f"A token named {name!r} exists already: choose another name, or revoke that one.")
+            if len(good) >= TOKENS_MOST:
+                raise Conflict(f"There are {len(good)} tokens already: revoke those that nobody uses.")
             token = ApiToken(
                 id=ids.uuid7(), name=name, role=Role.ADMIN, sha256=token_hash(secret),
                 created_at_ms=change.now.wall_ms,
@@ -220,15 +224,21 @@ class Access:
         return len(tokens)
 
     def remove_expired(self, now_s: float, *, most: int = SLICE) -> int:
-        """Remove sessions and login links whose time is over, at most so many of each; answers how many."""
+        """Remove sessions, login links and unused join tokens whose time is over, at most so many of each; answers how
+        many."""
         over = [token for token in self._keys.tokens() if _is_over(token, now_s)][:most]
         if over:
             self._end_sessions(over)
             logger.info("sessions expired", extra=log.fields(number=len(over)))
         before_s = now_s - _LINK_REMEMBERED_S
-        if not self._ledger.read(lambda tx: tx.login_links_before(before_s)):
+        if not self._ledger.read(lambda tx: tx.login_links_before(before_s) or tx.join_tokens_before(before_s)):
             return len(over)
-        return len(over) + self._ledger.change(lambda change: change.tx.trim_login_links(before_s, limit=most))
+
+        def trim(change: Change) -> int:
+            links = change.tx.trim_login_links(before_s, limit=most)
+            return max(links, change.tx.trim_join_tokens(before_s, limit=most))
+
+        return len(over) + self._ledger.change(trim)
 
     def _end_sessions(self, sessions: list[ApiToken]) -> None:
         self._ledger.change(lambda change: [change.tx.delete_token(token.id) for token in sessions])

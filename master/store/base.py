@@ -210,6 +210,9 @@ class ReadTx(Protocol):
     def get_join_token(self, sha256: str) -> JoinToken | None:
         """The join token with this hash, or None."""
 
+    def join_tokens_before(self, before_engine_s: float) -> bool:
+        """Whether there are join tokens that expired before then and were never used."""
+
     def engine_mark(self) -> tuple[float, int]:
         """(engine seconds, wall ms) as of the last commit; (0.0, 0) in a fresh store."""
 
@@ -297,6 +300,9 @@ class WriteTx(ReadTx, Protocol):
 
     def save_join_token(self, token: JoinToken) -> None:
         """Add a join token, or replace it."""
+
+    def trim_join_tokens(self, before_engine_s: float, *, limit: int) -> int:
+        """Delete join tokens that expired before then and were never used, at most `limit`; answers how many went."""
 
     def set_engine_mark(self, engine_s: float, wall_ms: int) -> None:
         """Store a mark of the engine clock by hand; a store that was given a clock writes one with every commit."""

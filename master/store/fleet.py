@@ -106,6 +106,11 @@ class FleetReads(Tx):
             return None
         return JoinToken(sha256=row[0], created_at_ms=row[1], expires_engine_s=row[2], used_by=row[3], agent_id=row[4])
 
+    def join_tokens_before(self, before_engine_s: float) -> bool:
+        """See `ReadTx.join_tokens_before`."""
+        sql = "SELECT 1 FROM join_tokens WHERE expires_engine_s < ? AND used_by IS NULL LIMIT 1"
+        return self.one(sql, before_engine_s) is not None
+
     def login_links_before(self, before_engine_s: float) -> bool:
         """See `ReadTx.login_links_before`."""
         return self.one("SELECT 1 FROM login_links WHERE expires_engine_s < ? LIMIT 1", before_engine_s) is not None
@@ -201,3 +206,11 @@ class FleetWrites(FleetReads):
             " VALUES (?, ?, ?, ?, ?)",
             (token.sha256, token.created_at_ms, token.expires_engine_s, token.used_by, token.agent_id),
         )
+
+    def trim_join_tokens(self, before_engine_s: float, *, limit: int) -> int:
+        """See `WriteTx.trim_join_tokens`."""
+        sql = (
+            "DELETE FROM join_tokens WHERE sha256 IN"
+            " (SELECT sha256 FROM join_tokens WHERE expires_engine_s < ? AND used_by IS NULL LIMIT ?)"
+        )
+        return self.db.execute(sql, (before_engine_s, limit)).rowcount

@@ -111,6 +111,15 @@ def test_login_links_are_stored_replaced_and_trimmed(store: Store) -> None:
     assert store.read(lambda tx: tx.get_login_link("3")) == links[3]
 
 
+def test_join_tokens_that_were_never_used_are_trimmed(store: Store) -> None:
+    tokens = [JoinToken(sha256=f"{n}", created_at_ms=1, expires_engine_s=float(n)) for n in range(5)]
+    tokens[1] = evolve(tokens[1], used_by="k", agent_id="a")
+    store.write(lambda tx: [tx.save_join_token(token) for token in tokens])
+    assert store.read(lambda tx: (tx.join_tokens_before(0.0), tx.join_tokens_before(0.5))) == (False, True)
+    assert [store.write(lambda tx: tx.trim_join_tokens(4.0, limit=2)) for _ in range(3)] == [2, 1, 0]
+    assert [store.read(lambda tx, n=n: tx.get_join_token(n)) for n in ("1", "4")] == [tokens[1], tokens[4]]
+
+
 def test_keys_tokens_and_join_tokens_are_stored_and_replaced(store: Store) -> None:
     key = TrustedKey(public_key="k", role=Role.AGENT, agent_id="a", name="one")
     token = ApiToken(id="t", name="ci", role=Role.ADMIN, sha256="ab", created_at_ms=3)

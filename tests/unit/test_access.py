@@ -234,6 +234,26 @@ def test_names_of_tokens_are_unique_and_admin_is_taken(here: MasterHere) -> None
         here.web("add_token", "admin")
 
 
+def test_there_are_so_many_tokens_at_most(here: MasterHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("master.access.TOKENS_MOST", 3)  # that of the file is one of them
+    made = [here.web("add_token", name) for name in ("ci", "cd")]
+    with pytest.raises(Conflict, match="revoke those that nobody uses"):
+        here.web("add_token", "one more")
+    here.web("revoke_token", made[0]["id"])
+    here.web("add_token", "one more")
+
+
+def test_join_tokens_that_were_never_used_are_removed_a_day_after_their_end(here: MasterHere) -> None:
+    here.web("add_agent_token"), here.web("add_agent_token")
+    read = here.master.ledger.read
+    advance(here, 86400 + 86400 - 10)
+    round_of(here)
+    assert read(lambda tx: tx.join_tokens_before(1e12)) is True
+    advance(here, 20)
+    round_of(here)
+    assert read(lambda tx: tx.join_tokens_before(1e12)) is False
+
+
 def test_the_files_token_is_revoked_by_removing_the_file(here: MasterHere) -> None:
     (admin,) = listed(here, "api")
     with pytest.raises(Conflict, match="remove the file and restart the master"):

@@ -8,7 +8,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.support.web import Answer
+from tests.support.fake_web_master import FakeWebMaster
+from tests.support.web import Answer, Http, webserver_for
 from tests.web.conftest import Stack
 from webserver.form_fields import Wrong, words
 from webserver.pages.door import csrf_token
@@ -95,3 +96,25 @@ def test_a_script_is_sent_on_to_an_address_in_ascii(sender: Sender) -> None:
         "/preferences", urlencode({"theme": "dark", "next": "/agents/世界"}).encode(), hx_request="true"
     )
     assert (answer.status, answer.headers["HX-Redirect"]) == (204, "/agents/%E4%B8%96%E7%95%8C")
+
+
+class _Master(FakeWebMaster):
+    """Knows every session."""
+
+    def do_check_session(self, sha256: str) -> dict[str, str]:
+        return {"name": "eve", "role": "admin", "id": sha256}
+
+
+def test_an_error_page_does_not_wait_for_the_master_twice() -> None:
+    with _Master() as master, webserver_for(master, answer_s=0.5) as web:
+        headers = {
+            "host": f"127.0.0.1:{web.address[1]}",
+            "cookie": f"muster_session_{web.address[1]}=x",
+            "accept": "text/html",
+        }
+        http = Http(web.address, token=None)
+        began_s = time.monotonic()
+        with master.holding("check_session"):
+            answer = http.get("/tasks", **headers)
+        assert (answer.status, b"cannot be reached" in answer.body) == (503, True)
+        assert time.monotonic() - began_s < 0.95
