@@ -339,7 +339,8 @@ class Channel:
         if self.key.task_id is not None and view["state"] in TASK_FINAL_STATES:
             for run in runs_of(self._master, self.key):
                 yield from self._run_events(run)
-        yield from self._object("task", task_id, wording.task(view))
+        word = wording.listed_task if self.key.everything else wording.task
+        yield from self._object("task", task_id, word(view))
 
     def _run_events(self, view: View) -> Iterator[Told]:
         """What is new of a run, its output before itself."""

@@ -154,7 +154,7 @@ OF_SHAPE: Mapping[str, Mapping[str, str]] = {
         "script_sha256": "of the script's bytes",
         "submitted_by": "the name of the token or session",
         "state": "what its runs add up to",
-        "targets": "as asked for; null: none, or too many to be shown in a list",
+        "targets": "as asked for; null: none, or too many to be told in a list or among the events of everything",
     },
     "Token": {
         "about": "of a session, the browser and where it was logged in",

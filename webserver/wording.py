@@ -20,6 +20,8 @@ from webserver import shapes
 from webserver.cursors import seal
 
 View = Mapping[str, Any]
+TARGETS_IN_LIST = 100
+"""Up to so many targets of a task are told where it is one of many; as in the lists of the master."""
 _YEAR_10000_MS = 253_402_300_800_000
 _encode = msgspec.json.Encoder().encode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,6 +91,12 @@ def _worded(shape: type[msgspec.Struct], view: View) -> dict[str, Any]:
 def task(view: View) -> dict[str, Any]:
     """A task as answered."""
     return _worded(shapes.Task, view)
+
+
+def listed_task(view: View) -> dict[str, Any]:
+    """A task as answered among many others: without its targets if they are many."""
+    targets = view.get("targets") or ()
+    return task(view) if len(targets) <= TARGETS_IN_LIST else task({**view, "targets": None})
 
 
 def run(view: View) -> dict[str, Any]:

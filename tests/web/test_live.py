@@ -491,6 +491,18 @@ def test_the_samples_of_a_real_agent(stack: Stack) -> None:
     stack.http.get("agents/nosuch/samples").refused(404, "not_found")
 
 
+def test_many_targets_are_told_to_those_who_follow_their_task_only(http: Http, fake: FakeWebMaster) -> None:
+    readers = [http.events("events?runs=false"), http.events("events?output=false")]
+    few, many = fake.task(targets=["one"]), fake.task(targets=[f"host-{n}" for n in range(500)])
+    for reader in readers:
+        told = {event.json["id"]: event.json["targets"] for event in (reader.next(), reader.next())}
+        assert told == {few["id"]: ["one"], many["id"]: None}
+        reader.close()
+    whole = http.events(f"tasks/{many['id']}/events?output=false")
+    assert whole.next().json["targets"] == many["targets"]
+    whole.close()
+
+
 def test_without_runs_a_task_is_told_when_its_counts_change(stack: Stack) -> None:
     reader = stack.http.events("events?runs=false")
     answer = stack.http.post("tasks", request(name="counted", targets=["one", "two"]))
