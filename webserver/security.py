@@ -92,6 +92,7 @@ class _Callers:
         self._clock = clock
         self._method = method
         self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
+        self._forgotten = 0  # how often something was: an answer from before must not be remembered after it
 
     def of(self, secret: str) -> Caller:
         """Whose it is; raises `Unauthorized`."""
@@ -101,19 +102,23 @@ class _Callers:
         if known is not None and known[0] > now_s:
             return known[1]
         self._known.pop(digest, None)
+        forgotten = self._forgotten
         answer = self._master.read(self._method, digest)
         caller = Caller(name=str(answer["name"]), role=Role(answer["role"]), id=str(answer.get("id", "")))
-        self._known[digest] = (now_s + REMEMBER_S, caller)
+        if forgotten == self._forgotten:
+            self._known[digest] = (now_s + REMEMBER_S, caller)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         return caller
 
     def forget(self, secret: str) -> None:
         """Ask the master the next time."""
+        self._forgotten += 1
         self._known.pop(token_hash(secret), None)
 
     def forget_all(self) -> None:
         """Ask the master about everybody the next time."""
+        self._forgotten += 1
         self._known.clear()
 
 

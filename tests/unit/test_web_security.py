@@ -113,6 +113,22 @@ def test_what_was_revoked_elsewhere_is_believed_until_told() -> None:
         sessions.caller("cookie")
 
 
+def test_an_answer_from_before_a_revocation_is_not_remembered_after_it() -> None:
+    door, _, check = tokens()
+    answer = door.call
+
+    def revoked_meanwhile(*args: object, **more: object) -> object:
+        said = answer(*args, **more)  # type: ignore[arg-type]
+        door.tokens.clear()
+        check.forget_all()
+        return said
+
+    door.call = revoked_meanwhile  # type: ignore[method-assign]
+    check.caller("Bearer good")
+    with pytest.raises(Unauthorized):
+        check.caller("Bearer good")
+
+
 @pytest.mark.parametrize("error", [LoginRefused, LoginUsed, LoginExpired])
 def test_a_login_that_is_refused_says_nothing_about_the_webserver(error: type[LoginRefused]) -> None:
     class Refusing(Door):
