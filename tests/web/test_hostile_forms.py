@@ -115,6 +115,8 @@ def test_an_error_page_does_not_wait_for_the_master_twice() -> None:
         http = Http(web.address, token=None)
         began_s = time.monotonic()
         with master.holding("check_session"):
-            answer = http.get("/tasks", **headers)
+            answer = http.get("/tasks?state=failed", **headers)
         assert (answer.status, b"cannot be reached" in answer.body) == (503, True)
         assert time.monotonic() - began_s < 0.95
+        assert answer.headers["Refresh"] == "5"
+        assert b'href="/tasks?state=failed"' in answer.body

@@ -40,6 +40,7 @@ _NOTICE_COOKIE = "muster_notice"
 _YEAR_S = 365 * 86400
 _AWAY = (502, 503, 504)
 """What an answer says that needed the master and did not get it."""
+_LOOK_AGAIN_S = 5  # a page that could not be had comes by itself once the master is back
 _STRANGERS_FORM_MOST = 16 * 1024  # reading millions of fields would hold up everybody for seconds
 _POLICY = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; "
@@ -208,6 +209,8 @@ class PageDoor:
         response = visit.render("error.html", status=status, error=error, headline=headline(status))
         if status in problems.RETRY_AFTER_S:
             response.headers["Retry-After"] = str(problems.RETRY_AFTER_S[status])
+        if status in _AWAY and flask.request.method in SAFE:
+            response.headers["Refresh"] = str(_LOOK_AGAIN_S)
         return response
 
     def install(self, app: flask.Flask) -> None:
