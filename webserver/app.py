@@ -17,6 +17,7 @@ import flask
 
 from common import log, notify
 from common.auth import KeyPair, is_key, load_key_pair
+from common.backoff import Backoff
 from common.clock import Clock, SystemClock
 from common.config import Settings
 from common.descriptors import raise_limit
@@ -153,6 +154,7 @@ def main(settings: Settings, *, data_dir: Path, listen: str, master_endpoint: st
         secret_key=own.secret,
         max_message_bytes=settings.web_message,
         connect_wait_s=1.0,  # `MasterClient` is the one with patience
+        backoff=Backoff(cap_s=1.0),  # people wait, and webservers are few
     )
     webserver = Webserver(settings, listen=parse_listen(listen), rpc=rpc)
     signals = StopSignals(on_second=webserver.server.hurry)
