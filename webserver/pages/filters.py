@@ -28,7 +28,7 @@ TASK_STATES = {
 }
 RUN_STATES = {
     "delayed": _l("delayed"),
-    "ready": _l("ready"),
+    "ready": _l("waiting"),
     "leased": _l("claimed"),
     "running": _l("running"),
     "buried": _l("buried"),

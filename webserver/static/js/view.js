@@ -21,7 +21,7 @@ export function stateWord(state) {
   switch (state) {
     case "waiting": return t("waiting");
     case "delayed": return t("delayed");
-    case "ready": return t("ready");
+    case "ready": return t("waiting");
     case "leased": return t("claimed");
     case "running": return t("running");
     case "succeeded": return t("succeeded");
@@ -65,7 +65,8 @@ export function shownState(task) {
 export function setText(element, text, selector) {
   const target = selector ? element?.querySelector(selector) : element;
   const shown = plain(text);
-  if (target && target.textContent !== shown) target.textContent = shown;
+  // A time in it that ticks may say the same at this moment, and would tick on.
+  if (target && (target.firstElementChild || target.textContent !== shown)) target.textContent = shown;
 }
 
 /** An icon of the sprite. */
