@@ -87,7 +87,7 @@ def test_the_list_is_filtered_and_grows(pages: Pages, cluster: Cluster) -> None:
     expect(page.locator("[data-list=tasks] li")).to_have_count(3)
     expect(page.locator("[data-list=tasks] li").first).to_contain_text("list bad three")
     page.get_by_placeholder("Name").fill("no such name anywhere")
-    expect(page.get_by_text("No task is like that")).to_be_visible()
+    expect(page.get_by_text("No tasks match")).to_be_visible()
     check(page)
 
 
@@ -201,3 +201,15 @@ def test_a_page_whose_session_was_ended_says_so(pages: Pages, cluster: Cluster) 
     expect(page.locator("#notices")).to_contain_text("You are logged out here")
     page.reload()
     expect(page).to_have_url(f"{pages.url}/login")
+
+
+def test_a_button_that_could_not_reach_the_server_says_so(pages: Pages, cluster: Cluster) -> None:
+    task = cluster.run("exit 1", count=1, name="retried without a network")
+    page = pages.open(f"/tasks/{task.id}")
+    expect(page.locator("#live")).to_have_attribute("data-state", "open")
+    pages.allow("ERR_INTERNET_DISCONNECTED", "Failed to fetch", "htmx")
+    page.context.set_offline(True)
+    page.get_by_role("button", name="Retry failed").click()
+    expect(page.locator("#notices")).to_contain_text("Nothing was done: the server cannot be reached.")
+    page.context.set_offline(False)
+    assert cluster.client.task(task.id).state == "failed"

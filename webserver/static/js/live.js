@@ -2,17 +2,24 @@
 // nothing comes twice. `reset` (what was missed cannot be told any more) loads the page anew.
 
 import { notice } from "./notices.js";
-import { t } from "./words.js";
+import { language, t } from "./words.js";
 
 const RETRY_LEAST_MS = 1000;
 const RETRY_MOST_MS = 30000;
+const LOST_AFTER_MS = 5000;
+
+let lostTimer = 0;
 
 function show(state) {
   const mark = document.getElementById("live");
   if (!mark || mark.dataset.state === state) return;
+  if (state === "trying" && mark.dataset.state === "lost") return;
   mark.dataset.state = state;
-  const words = { open: t("live"), trying: t("connecting…"), closed: t("not live") };
+  const time = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit" }).format(Date.now());
+  const words = { open: t("live"), trying: t("connecting…"), closed: t("not live"), lost: t("not connected since %(time)s: this may be old", { time }) };
   mark.querySelector("span").textContent = words[state];
+  clearTimeout(lostTimer);
+  if (state === "trying") lostTimer = setTimeout(() => show("lost"), LOST_AFTER_MS);
 }
 
 /**

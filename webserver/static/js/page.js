@@ -45,9 +45,9 @@ async function copy(button) {
 }
 
 /** Ask in a dialog; resolves to whether the person agreed. */
-export function ask(question, { agree = t("Yes"), refuse = t("No") } = {}) {
+export function ask(question, { agree = t("Yes"), refuse = t("No"), danger = false } = {}) {
   return new Promise((resolve) => {
-    const yes = el("button", { type: "submit", value: "yes" }, agree);
+    const yes = el("button", { type: "submit", value: "yes", class: danger ? "danger full" : false }, agree);
     const no = el("button", { type: "submit", value: "no", class: "secondary", autofocus: true }, refuse);
     const words = el("p", { id: "question" }, question);
     const form = el("form", { method: "dialog" }, el("footer", {}, no, yes));
@@ -71,7 +71,11 @@ function confirming() {
       if (!button || agreed.has(button)) return;
       event.preventDefault();
       event.stopImmediatePropagation();
-      const yes = await ask(button.dataset.confirm, { agree: button.dataset.agree ?? t("Yes"), refuse: t("No") });
+      const yes = await ask(button.dataset.confirm, {
+        agree: button.dataset.agree ?? t("Yes"),
+        refuse: button.dataset.refuse ?? t("No"),
+        danger: button.classList.contains("danger"),
+      });
       button.focus();
       if (!yes) return;
       agreed.add(button);
@@ -82,8 +86,33 @@ function confirming() {
   );
 }
 
+/** A button whose request came to nothing must not look as if it had done something. */
+function sayingWhatFailed() {
+  const changes = (event) => event.detail.ctx && event.detail.ctx.request?.method !== "GET";
+  document.addEventListener("htmx:error", (event) => {
+    if (changes(event)) notice(t("Nothing was done: the server cannot be reached. Try again."));
+  });
+  document.addEventListener("htmx:response:error", (event) => {
+    if (!changes(event)) return;
+    const answer = event.detail.ctx.response;
+    const told = answer.raw?.headers.get("HX-Trigger") || (answer.raw?.headers.get("Content-Type") ?? "").startsWith("text/html");
+    if (!told) notice(t("Nothing was done: the server answered with the error %(status)s.", { status: answer.status }));
+  });
+}
+
+/** The way in, open in one tab, goes on by itself when another tab has logged in. */
+function awaitingLogin() {
+  if (!document.querySelector("[data-awaits-login]")) return;
+  addEventListener("focus", async () => {
+    const answer = await fetch(location.href, { method: "HEAD", redirect: "manual", cache: "no-store" }).catch(() => null);
+    if (answer?.type === "opaqueredirect") location.reload();
+  });
+}
+
 menu();
 confirming();
+sayingWhatFailed();
+awaitingLogin();
 showTimes();
 setInterval(() => document.hidden || showTimes(), TICK_MS);
 document.addEventListener("click", (event) => {
