@@ -70,9 +70,9 @@ class Access:
         `about` says which browser it is. Raises `LoginRefused` for a link that is no good, `RateLimited` when too many
         from this address, or from all, were no good.
         """
-        self._tries.charge(address, now_s=self._ledger.clock.now_s())
         session = ids.secret_token()
         sha256 = token_hash(secret)
+        self._charge_unless_good(sha256, address)
 
         def use(change: Change) -> ApiToken:
             link = _good_link(change, sha256)
@@ -90,7 +90,6 @@ class Access:
         except LoginRefused as error:
             logger.warning("login refused", extra=log.fields(address=address, why=error.message))
             raise
-        self._tries.refund(address)
         self._keys.put_token(token)
         self._saved_s[token.id] = self._ledger.clock.now_s()
         logger.info("logged in", extra=log.fields(name=token.name, session=token.id, address=address))
@@ -100,6 +99,13 @@ class Access:
             "id": token.id,
             "expires_at_ms": _expires_at_ms(token, self._ledger.clock.now()),
         }
+
+    def _charge_unless_good(self, sha256: str, address: str) -> None:
+        """Count a try that will fail; one with a good link is let in whatever others have tried."""
+        now_s = self._ledger.clock.now_s()
+        link = self._ledger.read(lambda tx: tx.get_login_link(sha256))
+        if link is None or link.used or link.expires_engine_s <= now_s:
+            self._tries.charge(address, now_s=now_s)
 
     def log_out(self, sha256: str) -> bool:
         """End the session with this hash; whether there was one."""
