@@ -1,4 +1,4 @@
-"""How the fields of a form are written and read: durations, numbers, shares, words as in a shell.
+"""How the fields of a form are written and read: durations, numbers, sizes, shares, words as in a shell.
 
 Promises that what `SHOWN` writes `FIELDS` reads as the same value, and that what cannot be read raises `Wrong`.
 """
@@ -20,6 +20,9 @@ COUNT_MOST = 1_000_000
 _WORDS_MOST = 2 * TEXT_MOST  # one word of full length may be quoted; splitting much more holds up everybody for seconds
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?|\.\d{1,9})\s*(ms|s|m|h|d)?", re.ASCII)
 _UNIT_S = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
+_SIZE = re.compile(r"(\d{1,13}(?:\.\d{1,3})?)\s*(?:([kmgt])(?:i?b)?|b)?", re.ASCII | re.IGNORECASE)
+_UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE_LEAST, _SIZE_MOST = 1024, 1 << 40
 _QUEUE_NAME = re.compile(r"(?!-)[A-Za-z0-9+/;.$_()-]{1,200}\Z")
 
 
@@ -85,6 +88,23 @@ def number(text: str, *, least: int, most: int, default: int | None = None) -> i
     return int(bare)
 
 
+def size(text: str) -> int:
+    """`65536`, `64k`, `64 KiB`, `16M` or `1.5G` in bytes; units are binary. Raises `Wrong`."""
+    found = _SIZE.fullmatch(text.strip())
+    value = int(Decimal(found[1]) * _UNIT_BYTES[(found[2] or "").lower()]) if found else 0
+    if not _SIZE_LEAST <= value <= _SIZE_MOST:
+        raise Wrong(_("Write a size from 1k to 1T, such as 65536, 64k or 16M."))
+    return value
+
+
+def size_shown(value: int) -> str:
+    """Bytes as one writes them: the largest unit that needs no fraction; `size` gives the same back."""
+    for unit in ("T", "G", "M", "k"):
+        if value % _UNIT_BYTES[unit.lower()] == 0:
+            return f"{value // _UNIT_BYTES[unit.lower()]}{unit}"
+    return str(value)
+
+
 def _share(text: str) -> float | None:
     bare = text.strip().removesuffix("%").strip()
     if not bare:
@@ -136,7 +156,7 @@ FIELDS: dict[str, Callable[[str], Any]] = {
     "priority": lambda text: number(text, least=0, most=PRIORITY_MOST, default=1024),
     "expires": _time_or(86400.0),
     "lost_after": _time_or(120.0),
-    "output_limit": lambda text: number(text, least=1024, most=1 << 40, default=0) or None,
+    "output_limit": lambda text: size(text) if text.strip() else None,
 }
 """How the text of each field becomes its value; those not here are read with others."""
 
@@ -154,6 +174,6 @@ SHOWN: dict[str, Callable[[Any], str]] = {
     "priority": str,
     "expires": span,
     "lost_after": span,
-    "output_limit": str,
+    "output_limit": size_shown,
 }
 """How the value of each field is shown."""

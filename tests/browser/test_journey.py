@@ -57,13 +57,13 @@ def test_from_the_login_link_to_the_language(strangers_pages: Pages, cluster: Cl
     # A host is added with the line that the page shows.
     page.get_by_role("navigation", name="Main").get_by_role("link", name="Agents").click()
     page.get_by_role("button", name="Add a host").click()
-    page.get_by_role("button", name="Make the line").click()
+    page.get_by_role("button", name="Create join command").click()
     line = page.locator("#join code").first.text_content() or ""
     words = shlex.split(line)
     state = cluster.path / HOST
     command = muster(*words[1:], "--state", str(state), "--name", HOST)
     host.append(Spawned(command, environ=cluster.environ, mark=cluster.mark))
-    expect(page.locator("#arrival")).to_contain_text(f"{HOST} is here")
+    expect(page.locator("#arrival")).to_contain_text(f"{HOST} has joined")
 
     # A script goes to three hosts, the plan is said before, and its output is seen while it runs.
     gate = cluster.path / "gate"

@@ -67,7 +67,7 @@ def test_the_list_is_whole_without_scripts(visitor: Visitor) -> None:
 
 def test_the_list_is_filtered(visitor: Visitor) -> None:
     assert 'title="two"' not in visitor.get("/agents?q=ONE.lan").body.decode().partition("<template")[0]
-    assert "No agent is like that" in visitor.get("/agents?state=offline").body.decode()
+    assert "No agents match" in visitor.get("/agents?state=offline").body.decode()
     refused = visitor.get("/agents?state=asleep")
     assert refused.status == 422 and "There is no such state." in refused.body.decode()
     assert visitor.get("/agents?cursor=made-up").status == 422

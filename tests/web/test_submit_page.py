@@ -21,7 +21,7 @@ from common.requests import TaskRequest
 from tests.support.fake_web_master import FakeWebMaster, agent_view
 from tests.support.web import Answer, Http, webserver_for
 from tests.web.conftest import Stack, request
-from webserver.form_fields import Wrong, seconds, span
+from webserver.form_fields import Wrong, seconds, size, size_shown, span
 from webserver.forms import SubmitForm
 from webserver.pages import plan
 from webserver.pages.door import csrf_token
@@ -147,7 +147,7 @@ def test_a_task_is_submitted_by_the_form(stack: Stack, visitor: Visitor) -> None
          ("env_value", "")],
         script="#!/bin/sh\necho 1\n", args="-a 'b c'", name="by hand", timeout="5m", parallel="1", fail_count="2",
         fail_rate="12.5 %", on_stop="kill", priority="0", expires="2h", lost_after="90s", interpreter="other",
-        interpreter_other="/usr/bin/env perl -w", cwd="/tmp", output_limit="4096",
+        interpreter_other="/usr/bin/env perl -w", cwd="/tmp", output_limit="4 KiB",
     )  # fmt: skip
     wanted = {
         "args": ["-a", "b c"], "env": {"A": "x\ny"}, "name": "by hand", "timeout": 300, "parallel": 1, "fail_count": 2,
@@ -356,6 +356,21 @@ def test_what_is_no_time_is_refused(words: Any, text: str) -> None:
 def test_times_are_written_as_they_are_read(words: Any, value: float, text: str) -> None:
     assert span(value) == text
     assert seconds(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1024", 1024), ("64k", 65536), ("16M", 16 << 20), ("16 MiB", 16 << 20), ("1.5g", 3 << 29), ("1TB", 1 << 40)],
+)
+def test_sizes_are_read_as_one_writes_them(words: Any, text: str, value: int) -> None:
+    assert size(text) == value
+    assert size(size_shown(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "1", "1023", "2T", "16 m i b", "-1k", "1e9", "many", "\u0664k"])
+def test_what_is_no_size_is_refused(words: Any, text: str) -> None:
+    with pytest.raises(Wrong):
+        size(text)
 
 
 def test_what_the_master_refuses_is_at_a_field_of_the_form() -> None:

@@ -203,7 +203,7 @@ def _skew_said(skew_s: Any) -> str:
     if not is_number(skew_s):
         return _as_said(skew_s)
     if abs(skew_s) < 1:
-        return _("right to a second")
+        return _("in sync (±1 s)")
     said = filters.duration(abs(skew_s))
     return _("%(time)s ahead", time=said) if skew_s > 0 else _("%(time)s behind", time=said)
 

@@ -11,6 +11,7 @@ from flask_babel import lazy_gettext as _l
 
 from common.errors import InvalidRequest, KeyReused, MusterError, TooLarge, Unauthorized
 from webserver import commands, submission
+from webserver.form_fields import size_shown
 from webserver.forms import OTHER, SubmitForm
 from webserver.pages import plan
 from webserver.pages.door import PageDoor, Visit
@@ -120,7 +121,7 @@ def _commands(visit: Visit, form: SubmitForm) -> dict[str, str] | None:
     request = form.request(max_script=visit.web.settings.max_script)
     if request is None:
         return None
-    url = f"{flask.request.scheme}://{flask.request.host}"
+    url = base_url(visit.web.settings, flask.request)
     return {"curl": commands.curl(request, url=url), "run": commands.muster_run(request, url=url)}
 
 
@@ -158,6 +159,7 @@ def _page(
         gone=gone,
         mark=mark,
         max_script=visit.web.settings.max_script,
+        output_limit=size_shown(visit.web.settings.output_limit),
         **context,
     )
 

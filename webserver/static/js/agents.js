@@ -71,8 +71,8 @@ function arrived(agent) {
   if (Date.parse(agent.enrolled_at) < Number(join.dataset.made)) return;
   mark.dataset.agent = agent.id;
   mark.className = "alert good";
-  const link = el("a", { href: `/agents/${encodeURIComponent(agent.id)}` }, t("Look at it"));
-  mark.replaceChildren(icon("circle-check"), el("span", {}, t("%(name)s is here.", { name: agent.name }), " ", link));
+  const link = el("a", { href: `/agents/${encodeURIComponent(agent.id)}` }, t("Open it"));
+  mark.replaceChildren(icon("circle-check"), el("span", {}, t("%(name)s has joined.", { name: agent.name }), " ", link));
 }
 
 function open() {

@@ -94,16 +94,40 @@ async function sayPlan() {
 
 // -- faults ---------------------------------------------------------------------------------------------------------
 
+function unmark(element) {
+  element.removeAttribute("aria-invalid");
+  const left = (element.getAttribute("aria-describedby") ?? "").split(" ").filter((id) => id && !id.endsWith("-fault"));
+  if (left.length) element.setAttribute("aria-describedby", left.join(" "));
+  else element.removeAttribute("aria-describedby");
+}
+
 function clearFaults() {
   byId("faults").replaceChildren();
   for (const element of form.querySelectorAll("small.fault")) element.remove();
-  for (const element of form.querySelectorAll("[aria-invalid]")) {
-    element.removeAttribute("aria-invalid");
-    const left = (element.getAttribute("aria-describedby") ?? "").split(" ").filter((id) => id && !id.endsWith("-fault"));
-    if (left.length) element.setAttribute("aria-describedby", left.join(" "));
-    else element.removeAttribute("aria-describedby");
-  }
+  for (const element of form.querySelectorAll("[aria-invalid], fieldset[aria-describedby]")) unmark(element);
   script.invalid("");
+}
+
+/** The field was changed: what was wrong with it is told no longer; nor is what was wrong with no field of its own. */
+function mended(name) {
+  const list = [...byId("faults").querySelectorAll("[data-fault]")];
+  if (!byId("faults").childElementCount) return;
+  byId(`${name}-fault`)?.remove();
+  const field = byId(name);
+  for (const element of [field, ...(field?.querySelectorAll("[aria-invalid]") ?? [])]) if (element) unmark(element);
+  if (name === "script") script.invalid("");
+  const left = list.filter((item) => item.dataset.fault && item.dataset.fault !== name);
+  for (const item of list) if (!left.includes(item)) item.remove();
+  if (!left.length) byId("faults").replaceChildren();
+}
+
+/** Which fault a change of this field may mend. */
+function faultsOf(name) {
+  if (name === "env_name" || name === "env_value") return ["env"];
+  if (name === "interpreter") return ["interpreter_other"];
+  if (name === "where" || name === "among") return ["count", "targets"];
+  if (name === "target") return ["targets"];
+  return [name];
 }
 
 function markFault(name, message) {
@@ -128,8 +152,11 @@ function markFault(name, message) {
   if (hidden) hidden.open = true;
 }
 
+let refusedScript = ""; // which one a fault is about
+
 function showFaults(html) {
   clearFaults();
+  refusedScript = toBase64(script.bytes());
   put(byId("faults"), html);
   const list = byId("faults").querySelector("[data-key]");
   if (list) form.elements.key.value = list.dataset.key;
@@ -244,6 +271,7 @@ rows.addEventListener("click", (event) => {
   const near = row.nextElementSibling ?? row.previousElementSibling;
   row.remove();
   (near ?? addRow()).querySelector("input").focus();
+  mended("env");
   touched();
 });
 
@@ -315,9 +343,19 @@ function whereChanged() {
   form.elements.count.disabled = false;
 }
 
-const targets = targetList(form, (why) => (why === "choice" ? touched() : ready && planSoon(PLAN_AFTER_HOST_MS)));
-const script = scriptField(form, touched);
-form.addEventListener("input", touched);
+const targets = targetList(form, (why) => {
+  if (why !== "choice") return ready && planSoon(PLAN_AFTER_HOST_MS);
+  if (ready) mended("targets");
+  return touched();
+});
+const script = scriptField(form, () => {
+  if (ready && byId("faults").childElementCount && toBase64(script.bytes()) !== refusedScript) mended("script");
+  touched();
+});
+form.addEventListener("input", (event) => {
+  if (event.target.name && event.target.name !== "file") for (const name of faultsOf(event.target.name)) mended(name);
+  touched();
+});
 form.addEventListener("change", (event) => {
   if (["count", "among"].includes(event.target.name)) form.elements.where.value = "any";
   whereChanged();
@@ -325,6 +363,7 @@ form.addEventListener("change", (event) => {
 });
 restoreDraft();
 whereChanged();
+refusedScript = toBase64(script.bytes());
 ready = true;
 sayPlan();
 if (byId("faults").childElementCount) byId("faults").focus();
