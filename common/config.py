@@ -6,6 +6,7 @@ One flat record: a daemon uses the part it needs. The settings page of the docs 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ import msgspec
 from common import log
 from common.errors import InvalidRequest
 
+_BASE_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?")
 _INTERVAL_LEAST_S = 0.05
 _Interval = Annotated[float, msgspec.Meta(ge=_INTERVAL_LEAST_S, le=1e9)]
 """Seconds between two of something, or until something counts as late: 0 would spin, or make everything late."""
@@ -77,6 +79,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slots: Annotated[_Count, _doc("attempts an agent runs at once; 0: as many as it has CPUs")] = 0
     advertise: Annotated[str, _doc("HOST:PORT that join tokens tell agents to connect to; empty: found out")] = ""
     hosts: Annotated[str, _doc("further names the webserver is known by, separated by commas")] = ""
+    public_url: Annotated[
+        str,
+        _doc("the address that browsers use when a proxy stands before the webserver, `https://…`; empty: as asked"),
+    ] = ""
     log_format: Annotated[str, _doc("`kv` (key=value) or `json`")] = "kv"
     log_level: Annotated[str, _doc("`debug`, `info`, `warning` or `error`")] = "info"
 
@@ -102,6 +108,10 @@ def load(
         raise InvalidRequest(f"settings: {error}") from error
     _check_word("log_level", settings.log_level.lower(), log.LEVELS)
     _check_word("log_format", settings.log_format, log.FORMATS)
+    if settings.public_url and not _BASE_URL.fullmatch(settings.public_url):
+        raise InvalidRequest(
+            "settings: public_url must be an address without a path, such as https://muster.example.net"
+        )
     return settings
 
 

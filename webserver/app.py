@@ -12,6 +12,7 @@ import logging
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import flask
 
@@ -103,7 +104,8 @@ class Webserver:
             metrics=metrics,
         )
         self._measure(metrics)
-        hosts = security.AllowedHosts(listen[0], more=settings.hosts.split(","))
+        more = [*settings.hosts.split(","), urlsplit(settings.public_url).hostname or ""]
+        hosts = security.AllowedHosts(listen[0], more=more)
         self.app = create_app(self.services, hosts)
         self.server = HttpServer(listen, self.app.wsgi_app, metrics)
 

@@ -20,7 +20,7 @@ from werkzeug.routing import BaseConverter
 from common.errors import InvalidRequest, Malformed, MusterError, TooLarge, UnsupportedContentType
 from common.wire import invalid
 from webserver.problems import BrokenBody
-from webserver.security import SAFE, Caller, require_admin, session_cookie
+from webserver.security import SAFE, Caller, is_cross_site, require_admin, session_cookie
 from webserver.server import ROUTE
 
 if TYPE_CHECKING:
@@ -202,7 +202,8 @@ def _view(web: Services, operation: Operation) -> Callable[..., flask.Response]:
 def _credentials(web: Services, request: flask.Request) -> Callable[[], Caller]:
     """What tells whose request it is: a token, or, where nothing is changed, a browser's session."""
     authorization = request.environ.get("HTTP_AUTHORIZATION")
-    secret = request.cookies.get(session_cookie(request)) if request.method in SAFE else None
+    usable = request.method in SAFE and not is_cross_site(request)
+    secret = request.cookies.get(session_cookie(request)) if usable else None
     if authorization is None and secret:
         return lambda: web.sessions.caller(secret)
     return lambda: web.tokens.caller(authorization)

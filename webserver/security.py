@@ -20,6 +20,7 @@ import flask
 
 from common.auth import token_hash
 from common.clock import Clock
+from common.config import Settings
 from common.errors import Forbidden, Unauthorized
 from common.model import Role
 from webserver import problems
@@ -172,6 +173,17 @@ def session_cookie(request: flask.Request) -> str:
     """The name of the session's cookie. Cookies are shared between ports, so it carries the port."""
     port = urlsplit(f"//{request.host}").port
     return f"muster_session_{port}" if port is not None else "muster_session"
+
+
+def is_cross_site(request: flask.Request) -> bool:
+    """Whether the browser says that a page of another site is behind this request, a link there included."""
+    return request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none")
+
+
+def base_url(settings: Settings, request: flask.Request) -> str:
+    """The address of this webserver as browsers see it, without a slash at its end: as it was asked, unless a proxy
+    stands before it and the operator said by which address people come."""
+    return settings.public_url.rstrip("/") or f"{request.scheme}://{request.host}"
 
 
 def require_admin(caller: Caller) -> None:

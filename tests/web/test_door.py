@@ -9,12 +9,13 @@ import flask
 import pytest
 
 from common.auth import token_hash
-from common.errors import LoginExpired, LoginRefused, LoginUsed, RateLimited, Unauthorized, Unavailable
+from common.config import Settings, load
+from common.errors import InvalidRequest, LoginExpired, LoginRefused, LoginUsed, RateLimited, Unauthorized, Unavailable
 from tests.support.fake_web_master import FakeWebMaster
 from tests.support.web import Answer, Http, webserver_for
-from webserver import problems
+from webserver import languages, problems
 from webserver.pages.access import local_path
-from webserver.pages.door import csrf_token
+from webserver.pages.door import Visit, csrf_token
 
 SECRET = "s" * 43
 FORM = "application/x-www-form-urlencoded"
@@ -293,3 +294,42 @@ def test_a_part_of_a_page_that_cannot_be_had_changes_nothing_on_the_page(http: H
     answer = visit(http, "/tokens", HX_Request="true", Accept="text/html")
     assert (answer.status, answer.body, answer.headers["HX-Reswap"]) == (503, b"", "none")
     assert "The master is away." in answer.headers["HX-Trigger"]
+
+
+def test_behind_a_proxy_links_and_cookies_are_of_the_public_address(master: _Master) -> None:
+    with webserver_for(master, Settings(public_url="https://muster.example.net/")) as web:
+        http = Http(web.address, token=None)
+        answer = http.call("POST", "/login/good", raw=b"", Content_Type=FORM, Host="muster.example.net")
+        assert answer.status == 303 and "; Secure" in answer.headers["Set-Cookie"]
+        kept = {"Cookie": answer.headers["Set-Cookie"].partition(";")[0], "Host": "muster.example.net"}
+        raw = urlencode({"csrf": csrf_token(SECRET)}).encode()
+        told = {"Content_Type": FORM, "Origin": "https://muster.example.net", **kept}
+        assert http.call("POST", "/logout", raw=raw, **told).status == 303
+        assert http.get("/login", Host="evil.example").status == 400
+
+
+def test_a_link_on_another_site_cannot_make_a_session_read_the_api(http: Http, master: _Master) -> None:
+    master.task()
+    assert visit(http, "/api/v1/tasks", Sec_Fetch_Site="cross-site").status == 401
+    assert visit(http, "/api/v1/tasks", Sec_Fetch_Site="same-origin").status == 200
+    assert visit(http, "/tokens", Sec_Fetch_Site="cross-site").status == 200  # a link to a page is fine
+
+
+def test_logging_in_anew_ends_the_session_that_this_browser_had(http: Http, master: _Master) -> None:
+    fresh = "f" * 43
+    master.links["again"] = fresh
+    http.call("POST", "/login/again", raw=b"", Content_Type=FORM, Host=host(http), Cookie=cookie(http))
+    assert token_hash(SECRET) not in master.sessions
+
+
+def test_a_long_notice_fits_into_its_cookie(http: Http, master: _Master) -> None:
+    with flask.Flask("x").test_request_context("/"):
+        visit = Visit(None, None, None, None, languages.CHINESE)  # type: ignore[arg-type]
+        response = visit.redirect("/", notice="任务" * 400)
+    assert len(response.headers["Set-Cookie"]) < 4096
+
+
+@pytest.mark.parametrize("text", ["muster.example.net", "https://a.example/x", "ftp://a", "https://", "javascript:x"])
+def test_a_public_address_is_one(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="public_url"):
+        load(environ={"MUSTER_PUBLIC_URL": text})

@@ -12,6 +12,7 @@ from common.errors import Conflict, NotFound, StoreFull
 from common.requests import TOKEN_NAME, TOKEN_NAME_MOST
 from webserver import shapes, wording
 from webserver.rest import Answer, Call, Noun, Reply
+from webserver.security import base_url
 
 noun = Noun("access", "Who may use it: login links for browsers, tokens for programs.")
 
@@ -49,7 +50,7 @@ def add_login_link(call: Call) -> Any:
     """Make a link that logs a browser in, once."""
     name = call.caller.name if call.body.name is UNSET else call.body.name
     made = call.web.master.act("add_login_link", name, call.caller.name)
-    base = f"{flask.request.scheme}://{flask.request.host}"
+    base = base_url(call.web.settings, flask.request)
     return wording.login_link(made, base=base)
 
 

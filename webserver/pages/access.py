@@ -45,7 +45,9 @@ def log_in(visit: Visit, link: str) -> flask.Response:
     except LoginRefused as error:
         return visit.render("login.html", status=error.status, fault=_refusal(error), next_path="/")
     response = visit.redirect(wanted)
-    set_session(response, request, answer["session"])
+    if visit.secret is not None:
+        visit.web.sessions.log_out(visit.secret)  # the one that this browser had before
+    set_session(response, visit, answer["session"])
     return response
 
 

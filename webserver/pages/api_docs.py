@@ -8,6 +8,7 @@ import flask
 
 from webserver import api, examples, openapi, reference
 from webserver.pages.door import DOCS, PageDoor, Visit
+from webserver.security import base_url
 
 
 def add(door: PageDoor) -> None:
@@ -20,7 +21,7 @@ def add(door: PageDoor) -> None:
             "api_docs.html",
             reference=told(),
             variables=examples.VARIABLES,
-            base=f"{flask.request.scheme}://{flask.request.host}",
+            base=base_url(visit.web.settings, flask.request),
         )
 
     door.get(DOCS)(show)

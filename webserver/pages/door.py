@@ -25,7 +25,7 @@ from common import log
 from common.errors import Forbidden, MusterError, NotFound, Unauthorized
 from webserver import languages, problems
 from webserver.plain import plain
-from webserver.security import SAFE, Caller, require_admin, session_cookie
+from webserver.security import SAFE, Caller, base_url, is_cross_site, require_admin, session_cookie
 from webserver.server import ROUTE
 from webserver.services import Services
 from webserver.static_files import StaticFiles
@@ -37,6 +37,7 @@ DOCS = "/api/v1/docs"
 THEME_COOKIE = "muster_theme"
 THEMES = ("auto", "light", "dark")
 _NOTICE_COOKIE = "muster_notice"
+_NOTICE_MOST = 1000  # bytes; as a cookie up to three times as many
 _YEAR_S = 365 * 86400
 _AWAY = (502, 503, 504)
 """What an answer says that needed the master and did not get it."""
@@ -112,9 +113,8 @@ class Visit:
         else:
             response = flask.Response(status=303, headers={"Location": path})
         if notice:
-            response.set_cookie(
-                _NOTICE_COOKIE, quote(notice[:500]), max_age=60, path="/", httponly=True, samesite="Lax"
-            )
+            shown = quote(notice.encode()[:_NOTICE_MOST].decode(errors="ignore"))
+            response.set_cookie(_NOTICE_COOKIE, shown, max_age=60, path="/", httponly=True, samesite="Lax")
         return response
 
     def notify(self, response: flask.Response, notice: str) -> flask.Response:
@@ -155,7 +155,7 @@ class PageDoor:
                     return self._way_in()
                 try:
                     if method == "POST":
-                        check_origin(flask.request)
+                        check_origin(flask.request, self.web.settings.public_url)
                         if not public:
                             check_csrf(flask.request, visit.secret)
                     return view(visit, **path)
@@ -286,12 +286,11 @@ def wants_page(request: flask.Request) -> bool:
     return outside and request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
 
 
-def set_session(response: flask.Response, request: flask.Request, secret: str) -> None:
-    """Give the browser its session."""
-    response.set_cookie(
-        session_cookie(request), secret, max_age=_YEAR_S, path="/", httponly=True, samesite="Lax",
-        secure=request.scheme == "https",
-    )  # fmt: skip
+def set_session(response: flask.Response, visit: Visit, secret: str) -> None:
+    """Give the browser its session; where people come by HTTPS, it is never sent otherwise."""
+    secure = base_url(visit.web.settings, flask.request).startswith("https:")
+    name = session_cookie(flask.request)
+    response.set_cookie(name, secret, max_age=_YEAR_S, path="/", httponly=True, samesite="Lax", secure=secure)
 
 
 def csrf_token(secret: str) -> str:
@@ -299,12 +298,12 @@ def csrf_token(secret: str) -> str:
     return hmac.new(secret.encode(), b"form", hashlib.sha256).hexdigest()[:40]
 
 
-def check_origin(request: flask.Request) -> None:
-    """Raise `Forbidden` for a request that a page of another site caused."""
+def check_origin(request: flask.Request, public_url: str = "") -> None:
+    """Raise `Forbidden` for a request that a page of another site caused. `public_url`: ours behind a proxy, if any."""
     origin = request.headers.get("Origin")
-    site = request.headers.get("Sec-Fetch-Site", "none")
     own = origin is None or origin.lower().partition("://")[2] == request.host.lower()
-    if not own or site not in ("same-origin", "none"):
+    own = own or bool(public_url and origin and origin.lower() == public_url.rstrip("/").lower())
+    if not own or is_cross_site(request):
         logger.warning(
             "a request of another site was refused",
             extra=log.fields(origin=origin, path=problems.told_path(request.path)),

@@ -9,6 +9,7 @@ from flask_babel import gettext as _
 
 from common.errors import Conflict, InvalidRequest
 from webserver.pages.door import PageDoor, Visit
+from webserver.security import base_url
 
 
 def add(door: PageDoor) -> None:
@@ -59,4 +60,4 @@ def revoke(visit: Visit, token_id: str) -> flask.Response:
 def add_login_link(visit: Visit) -> flask.Response:
     """Make a link that logs in another browser."""
     made = visit.web.master.act("add_login_link", visit.who.name, visit.who.name)
-    return show(visit, status=201, link=f"{flask.request.url_root}login/{made['secret']}")
+    return show(visit, status=201, link=f"{base_url(visit.web.settings, flask.request)}/login/{made['secret']}")

@@ -109,7 +109,25 @@ function awaitingLogin() {
   });
 }
 
+/** What a person had typed does not stay in the browser for whoever logs in next. */
+function forgettingDrafts() {
+  document.querySelector("form[action='/logout']")?.addEventListener("submit", () => {
+    for (const key of Object.keys(sessionStorage)) if (key.startsWith("muster:draft:")) sessionStorage.removeItem(key);
+  });
+}
+
+/** Links that look like buttons are pressed by the space bar, too. */
+function linksAsButtons() {
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== " " || !event.target.matches?.("a[role=button]")) return;
+    event.preventDefault();
+    event.target.click();
+  });
+}
+
 menu();
+forgettingDrafts();
+linksAsButtons();
 confirming();
 sayingWhatFailed();
 awaitingLogin();
