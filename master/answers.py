@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from common.errors import Conflict, InvalidRequest, NotFound
-from common.model import TASK_FINAL_STATES, Agent, AgentState, Outcome, Run, RunState, Stream, Task, TaskState
+from common.model import (
+    FINAL_STATES,
+    TASK_FINAL_STATES,
+    Agent,
+    AgentState,
+    Outcome,
+    Run,
+    RunState,
+    Stream,
+    Task,
+    TaskState,
+)
 from master import views
 from master.blobs import Submission, Submissions, read_submission
 from master.leases import Leases
@@ -219,6 +230,36 @@ class Answers:
         task, runs, candidates, next_cursor = self._ledger.read(page)
         items = [self._run_view(run, task, candidates, late=late) for run, late in runs]
         return {"items": items, "next": next_cursor}
+
+    def agent_runs(
+        self, agent_id: str, *, limit: int, cursor: str | None = None, ended: bool | None = None
+    ) -> dict[str, Any]:
+        """A page of an agent's runs with the names of their tasks, those of the newest task first. `ended`: only such;
+        if false, only those that have not, without further pages."""
+
+        def page(tx: ReadTx) -> tuple[list[tuple[Run, Task, list[str] | None, bool]], str | None]:
+            if ended is False:
+                runs: list[Run] = list(reversed(tx.open_runs_of_agent(agent_id, limit=_limited(limit))))
+                following = None
+            else:
+                states = FINAL_STATES if ended else None
+                found = tx.runs_of_agent(agent_id, states=states, limit=_limited(limit), cursor=cursor)
+                runs, following = list(found.items), found.next_cursor
+            tasks = {run.task_id: tx.get_task(run.task_id) for run in runs if run.task_id is not None}
+            items = []
+            for run in runs:
+                task = None if run.task_id is None else tasks[run.task_id]
+                if task is not None:
+                    free = task.count is not None and run.state in NOT_BEGUN
+                    items.append((run, task, tx.task_candidates(task.id) if free else None, _has_late(tx, run)))
+            return items, following
+
+        items, next_cursor = self._ledger.read(page)
+        views_of = [
+            {**self._run_view(run, task, candidates, late=late), "task_name": task.name}
+            for run, task, candidates, late in items
+        ]
+        return {"items": views_of, "next": next_cursor}
 
     def run(self, run_id: str) -> dict[str, Any]:
         """A run's view. Raises `NotFound`."""

@@ -75,7 +75,7 @@ class WebDoor:
             self.add_task, self.preview_task, self.get_task, self.get_script, self.list_tasks, self.cancel_task,
             self.pause_task, self.resume_task, self.retry_task, self.list_runs, self.get_run, self.list_attempts,
             self.list_groups, self.cancel_run, self.explain_run, self.read_output, self.list_agents, self.get_agent,
-            self.get_agents, self.agent_samples,
+            self.get_agents, self.agent_samples, self.agent_runs,
             self.patch_agent, self.drain_agent, self.resume_agent, self.revoke_agent, self.forget_agent,
             self.add_agent_token, self.add_login_link, self.log_in, self.log_out, self.list_tokens, self.add_token,
             self.revoke_token, self.feed, self.verify, self.ready, self.metrics, self.overview, self.fleet,
@@ -222,6 +222,17 @@ class WebDoor:
     def agent_samples(self, peer: Peer, agent: Any) -> dict[str, Any]:
         """The last hour of an agent's load."""
         return self._agents.samples(from_wire(str, agent))
+
+    def agent_runs(
+        self, peer: Peer, agent: Any, limit: Any = 50, cursor: Any = None, ended: Any = None
+    ) -> dict[str, Any]:
+        """A page of an agent's runs."""
+        return self._answers.agent_runs(
+            self._agents.find(from_wire(str, agent)).agent.id,
+            limit=from_wire(int, limit),
+            cursor=_text(cursor),
+            ended=None if ended is None else from_wire(bool, ended),
+        )
 
     def patch_agent(self, peer: Peer, agent: Any, changes: Any) -> dict[str, Any]:
         """Set labels or slots."""

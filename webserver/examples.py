@@ -73,6 +73,7 @@ EXAMPLES: Mapping[str, Example] = {
     "get_task": Example(query={"wait": "10"}),
     "get_script": Example(),
     "list_runs": Example(query={"limit": "100"}),
+    "list_agent_runs": Example(query={"limit": "20"}),
     "list_groups": Example(),
     "get_run": Example(),
     "list_attempts": Example(),

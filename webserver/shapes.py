@@ -147,6 +147,12 @@ class Run(Shape, frozen=True, kw_only=True):
     late: Annotated[bool, msgspec.Meta(description="an outcome came after the run had gone on without it")] = False
 
 
+class AgentRun(Run, frozen=True, kw_only=True):
+    """A run of an agent, with the name of its task."""
+
+    task_name: Annotated[str, msgspec.Meta(description="name of the task it belongs to")]
+
+
 class Step(Shape, frozen=True, kw_only=True):
     """Something the agent did to end an attempt: a signal it sent, what it waited for."""
 
@@ -431,6 +437,13 @@ class RunPage(Shape, frozen=True, kw_only=True):
     """A page of runs."""
 
     items: list[Run]
+    next: str | None
+
+
+class AgentRunPage(Shape, frozen=True, kw_only=True):
+    """A page of an agent's runs, those of the newest task first."""
+
+    items: list[AgentRun]
     next: str | None
 
 

@@ -104,6 +104,11 @@ def run(view: View) -> dict[str, Any]:
     return _worded(shapes.Run, view)
 
 
+def agent_run(view: View) -> dict[str, Any]:
+    """A run of an agent as answered."""
+    return _worded(shapes.AgentRun, view)
+
+
 def run_under_way(view: View) -> dict[str, Any]:
     """A run that has ended, as it was answered before its end."""
     return {**run(view), **_RUN_UNDER_WAY}

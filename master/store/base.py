@@ -135,8 +135,10 @@ class ReadTx(Protocol):
     def runs_held(self, agent_id: str | None = None) -> list[Run]:
         """Leased and running runs of one agent, or of all."""
 
-    def recent_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
-        """Runs addressed to or last held by the agent, those of the newest task first."""
+    def runs_of_agent(
+        self, agent_id: str, *, states: Collection[RunState] | None = None, limit: int, cursor: str | None = None
+    ) -> Page[Run]:
+        """Runs addressed to or last held by the agent, those of the newest task first; `states` None: any."""
 
     def open_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
         """Runs addressed to or held by the agent that have not ended, up to `limit` in the order they were added; costs

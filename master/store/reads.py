@@ -146,9 +146,23 @@ class RunReads(Tx):
             return self.runs(f"INDEXED BY runs_held WHERE {held} ORDER BY num", ())
         return self.runs(f"INDEXED BY runs_held WHERE {held} AND agent_id = ? ORDER BY num", (agent_id,))
 
-    def recent_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
-        """See `ReadTx.recent_runs_of_agent`; newest task first."""
-        return self.runs("WHERE agent_id = ? ORDER BY seq DESC, num DESC LIMIT ?", (agent_id, limit))
+    def runs_of_agent(
+        self, agent_id: str, *, states: Collection[RunState] | None = None, limit: int, cursor: str | None = None
+    ) -> Page[Run]:
+        """See `ReadTx.runs_of_agent`; a cursor is `SEQ.NUM` of the last run of the page before."""
+        task, _, number = ("" if cursor is None else cursor).partition(".")
+        before = [] if cursor is None else [number_of(task, missing=0), number_of(number, missing=0)]
+        clauses = ["agent_id = ?", *(["(seq, num) < (?, ?)"] if before else [])]
+        if states is not None:
+            clauses.append(f"state IN ({marks(len(states))})")
+        where = f"WHERE {' AND '.join(clauses)} ORDER BY seq DESC, num DESC LIMIT ?"
+        # Chosen by hand: an agent has few of all runs, a state may have most of them.
+        sql = f"SELECT seq, num FROM runs INDEXED BY runs_agent {where}"
+        found = self.all(sql, agent_id, *before, *(states or ()), limit + 1)
+        page = [row[1] for row in found[:limit]]
+        items = self.runs(f"WHERE num IN ({marks(len(page))}) ORDER BY seq DESC, num DESC", page)
+        last = found[limit - 1] if len(found) > limit else None
+        return Page(items=items, next_cursor=None if last is None else f"{last[0]}.{last[1]}")
 
     def open_runs_of_agent(self, agent_id: str, *, limit: int) -> list[Run]:
         """See `ReadTx.open_runs_of_agent`."""

@@ -81,7 +81,7 @@ def test_forgetting_an_agent_takes_its_keys_and_offers(store: Store) -> None:
     assert [key.public_key for key in store.read(lambda tx: tx.list_keys())] == ["other"]
     assert store.read(lambda tx: tx.heads("a", None, limit=9)) == []
     assert len(store.read(lambda tx: tx.heads("b", None, limit=9))) == 2
-    assert len(store.read(lambda tx: tx.recent_runs_of_agent("a", limit=9))) == 1
+    assert len(store.read(lambda tx: tx.runs_of_agent("a", limit=9)).items) == 1
     assert task.total == 2
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from common.ids import uuid7
-from common.model import TaskState
+from common.model import FINAL_STATES, TaskState
 from master.store.base import ReadTx, TaskFilter, WriteTx
 from master.store.sqlite import SqliteStore
 from tests.store.making import NOW, add_addressed, add_free, claim, release
@@ -127,7 +127,7 @@ def test_what_metrics_and_the_keeper_ask_costs_nothing_in_a_crowd(crowded: Sqlit
         tx.expired(1e9, limit=100)
         tx.runs_held()
         tx.runs_held("agent-8")
-        tx.recent_runs_of_agent("agent-8", limit=50)
+        tx.runs_of_agent("agent-8", states=FINAL_STATES, limit=50)
         tx.open_runs_of_agent("agent-8", limit=200)
         tx.find_run_ids("run-0012345", limit=2)
         tx.event_bounds()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.errors import VersionConflict
-from common.model import Attempt, Course, Ending, Leftover, Outcome, Run, RunKind, RunState, evolve
+from common.errors import InvalidRequest, VersionConflict
+from common.model import FINAL_STATES, Attempt, Course, Ending, Leftover, Outcome, Run, RunKind, RunState, evolve
 from master.lifecycle import Cancel, Due, Reopen
 from master.store import statements
 from master.store.base import Store, WriteTx
@@ -147,8 +147,14 @@ def test_held_runs_are_listed_for_one_agent_and_for_all(store: Store) -> None:
 
 def test_recent_runs_of_an_agent_come_newest_first(store: Store) -> None:
     tasks = [store.write(lambda tx: add_addressed(tx, ["a", "b"])) for _ in range(3)]
-    found = store.read(lambda tx: tx.recent_runs_of_agent("a", limit=2))
-    assert [run.task_id for run in found] == [tasks[2].id, tasks[1].id]
+    first = store.read(lambda tx: tx.runs_of_agent("a", limit=2))
+    assert [run.task_id for run in first.items] == [tasks[2].id, tasks[1].id]
+    rest = store.read(lambda tx: tx.runs_of_agent("a", limit=2, cursor=first.next_cursor))
+    assert [run.task_id for run in rest.items] == [tasks[0].id] and rest.next_cursor is None
+    assert store.read(lambda tx: tx.runs_of_agent("a", states=FINAL_STATES, limit=9)).items == []
+    assert store.read(lambda tx: tx.runs_of_agent("nobody", limit=9)).items == []
+    with pytest.raises(InvalidRequest):
+        store.read(lambda tx: tx.runs_of_agent("a", limit=2, cursor="1"))
 
 
 def test_due_expired_and_the_next_deadline(store: Store) -> None:
@@ -247,9 +253,9 @@ def test_the_open_runs_of_an_agent_are_those_that_have_not_ended(store: Store) -
         add_addressed(tx, ["b", "a"], parallel=1)
         claim(tx, "b")
         assert claim(tx, "a") is None  # the window is full: what is ready there is withdrawn
-        closed = tx.recent_runs_of_agent("a", limit=1)[0]
+        closed = tx.runs_of_agent("a", limit=1).items[0]
         add_addressed(tx, ["a", "b"])
-        ready = tx.recent_runs_of_agent("a", limit=1)[0]
+        ready = tx.runs_of_agent("a", limit=1).items[0]
         return [run.id for run in (delayed, running, leased, closed, ready)]
 
     expected = store.write(fill)

@@ -51,7 +51,7 @@ def test_the_table_of_the_contract_is_covered() -> None:
         POST /runs/{run_id}/cancel, GET /agents, GET /agents/{agent}, PATCH /agents/{agent},
         POST /agents/{agent}/drain, POST /agents/{agent}/resume, DELETE /agents/{agent}, POST /agent-tokens,
         POST /agents/{agent}/revoke, GET /runs/{run_id}/why, GET /verify, GET /runs/{run_id}/events,
-        GET /agents/{agent}/samples, GET /overview,
+        GET /agents/{agent}/samples, GET /agents/{agent}/runs, GET /overview,
         POST /login-links, GET /tokens, POST /tokens, DELETE /tokens/{token_id}
     """
     there = {f"{method.upper()} {path.removeprefix('/api/v1')}" for path, method, _ in OPERATIONS}

@@ -491,6 +491,23 @@ def test_the_samples_of_a_real_agent(stack: Stack) -> None:
     stack.http.get("agents/nosuch/samples").refused(404, "not_found")
 
 
+def test_the_runs_of_an_agent(stack: Stack) -> None:
+    tasks = [stack.http.post("tasks", request(name=f"of one {number}")).json for number in range(3)]
+    stack.http.post(f"tasks/{tasks[1]['id']}/cancel", {})
+    first = stack.http.get("agents/one/runs?limit=2").json
+    assert [(run["task_id"], run["task_name"]) for run in first["items"]] == [
+        (tasks[2]["id"], "of one 2"), (tasks[1]["id"], "of one 1"),
+    ]  # fmt: skip
+    assert [run["state"] for run in first["items"]] == ["ready", "cancelled"]
+    assert first["items"][0]["waiting_because"] and first["items"][0]["agent"]["name"] == "one"
+    rest = stack.http.get(f"agents/one/runs?limit=2&cursor={first['next']}").json
+    assert rest["items"][0]["task_id"] == tasks[0]["id"]
+    for task in tasks:
+        stack.http.post(f"tasks/{task['id']}/cancel", {})
+    stack.http.get("agents/nosuch/runs").refused(404, "not_found")
+    stack.http.get("agents/one/runs?cursor=made-up").refused(422, "invalid_request")
+
+
 def test_many_targets_are_told_to_those_who_follow_their_task_only(http: Http, fake: FakeWebMaster) -> None:
     readers = [http.events("events?runs=false"), http.events("events?output=false")]
     few, many = fake.task(targets=["one"]), fake.task(targets=[f"host-{n}" for n in range(500)])
@@ -533,3 +550,20 @@ def test_a_stream_ends_when_its_token_is_revoked(
     with pytest.raises(EOFError):
         follower.until(lambda event: event.json.get("labels") == {})
     reader.until(lambda event: event.kind == "agent" and event.json["labels"] == {})
+
+
+def test_a_master_that_cannot_be_reached_is_told_and_its_return(http: Http, fake: FakeWebMaster) -> None:
+    readers = [http.events("events?runs=false"), http.events("events?runs=false")]
+    fake.task()
+    for reader in readers:
+        reader.until(lambda event: event.kind == "task")
+    last_ids = [reader.last_id for reader in readers]
+    fake.stop()
+    for reader in readers:
+        reader.until(lambda event: event.kind == "away")
+    late = http.events("events?runs=false", last_id=last_ids[0])
+    late.until(lambda event: event.kind == "away")
+    fake.start()
+    for reader in [*readers, late]:
+        reader.until(lambda event: event.kind == "back")
+    assert [reader.last_id for reader in readers] == last_ids  # they are no places to go on from

@@ -41,6 +41,13 @@ class AgentListQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return {name: value for name, value in asked.items() if value is not None and value is not UNSET}
 
 
+class AgentRunsQuery(Query, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which of an agent's runs to list."""
+
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
+
+
 class AgentChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to change; what is left out stays."""
 
@@ -74,6 +81,23 @@ def get_agent(call: Call) -> Any:
 def get_agent_samples(call: Call) -> Any:
     """Look at an agent's load over the last hour."""
     return call.web.master.read("agent_samples", call.path["agent"])
+
+
+@noun.operation(
+    "GET",
+    "/agents/{agent}/runs",
+    query=AgentRunsQuery,
+    answers={200: Answer("Runs, those of the newest task first.", shapes.AgentRunPage)},
+    refuses=(NotFound, Conflict),
+)
+def list_agent_runs(call: Call) -> Any:
+    """List an agent's runs.
+
+    Those that are addressed to it, and those that it holds or held last.
+    """
+    query: AgentRunsQuery = call.query
+    page = call.web.master.read("agent_runs", call.path["agent"], query.limit, unseal("agent_runs", query.cursor))
+    return wording.page("agent_runs", page, wording.agent_run)
 
 
 @noun.operation(
