@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from muster.client import Task
 from tests.support.browser import THEMES, WIDTHS, Pages, Theme, check
@@ -105,7 +105,9 @@ def test_paused_and_waiting_runs_say_why(pages: Pages, cluster: Cluster) -> None
     page.get_by_role("button", name="Pause").click()
     expect(page).to_have_title("paused · Paused · muster")
     expect(page.locator("#told")).to_contain_text("the task is paused")
-    expect(page.get_by_role("button", name="Resume")).to_be_focused()
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    expect(page.locator("#told")).to_contain_text("2 runs wait: the task is paused")
+    expect(page.locator(".run .what", has_text="the task is paused")).to_have_count(2)
     page.locator(".run .open", has_text="Details").first.click()
     expect(page.locator("#panel [data-f=waits]")).to_contain_text("the task is paused")
     expect(page.locator("#panel .sentence")).to_have_text("It has not begun.")

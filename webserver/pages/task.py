@@ -18,7 +18,8 @@ from common.errors import InvalidRequest, NotFound
 from common.model import FINAL_STATES, TASK_FINAL_STATES, RunState
 from webserver import said
 from webserver.pages.door import PageDoor, Visit
-from webserver.pages.filters import duration
+from webserver.pages.filters import count as counted
+from webserver.pages.filters import duration, state_word
 
 SCRIPT_SHOWN = 64 * 1024
 """Bytes up to which a script stands on the page; a larger one is only linked."""
@@ -27,6 +28,7 @@ NAMES_SHOWN = 40
 _RANKS = {"failed": 0, "running": 1, "leased": 2, "ready": 3, "delayed": 3, "cancelled": 4, "skipped": 4, "expired": 4}
 _NOT_BEGUN = ("delayed", "ready", "leased")
 _SOON = ("leased_not_begun", "may", "could_begin")
+_OF_AGENT = ("agent_draining", "agent_offline", "agent_conflict", "agent_busy")
 View = Mapping[str, Any]
 
 
@@ -56,14 +58,16 @@ def show(visit: Visit, task_id: str) -> flask.Response:
         groups=groups,
         may=allowed(task),
         took=took(task),
-        waiting=waiting_said(task),
+        waits=waits(task),
+        turn=turn(task),
+        retry_words=retry_words(task),
+        never_begun=never_begun,
         reason=said.reason(task["reason"]),
         share=None if task["fail_rate"] is None else format_percent(task["fail_rate"], "#,##0.##%"),
         script=_script(visit, task),
         cancel_question=cancel_question(task, grace_s=visit.web.settings.kill_grace),
         retry_all_question=retry_all_question(task),
         kill_grace=visit.web.settings.kill_grace,
-        unsuccessful=task["total"] - task["counts"].get("succeeded", 0),
     )
 
 
@@ -120,10 +124,72 @@ def took(task: View) -> str | None:
     return duration((task["ended_at_ms"] - task["started_at_ms"]) / 1000)
 
 
-def waiting_said(task: View) -> str:
-    """Why the task waits; nothing where a run is claimed already or may be at once."""
-    told = [each for each in task["waiting"] if each["code"] not in _SOON]
-    return said.waiting(told, text=task["waiting_because"]) if told else ""
+def _reasons(task: View) -> list[View]:
+    """Why runs of the task wait, but for those that are claimed, may be at once, or have only their turn to wait for."""
+    return [each for each in task["waiting"] if each["code"] not in (*_SOON, "window_full")]
+
+
+def _count(task: View, *states: str) -> int:
+    return sum(task["counts"].get(state, 0) for state in states)
+
+
+def waits(task: View) -> dict[str, Any] | None:
+    """How many runs wait, why, and the agents it depends on with what to do there; None when nothing needs a word."""
+    reasons = _reasons(task)
+    if not reasons:
+        return None
+    number = _count(task, "ready", "delayed")
+    if not number:
+        head = _("Waits:")
+    elif task["state"] == "running" and not _count(task, "running", "leased"):
+        head = ngettext("Nothing runs now; %(num)s run waits:", "Nothing runs now; %(num)s runs wait:", number)
+    else:
+        head = ngettext("%(num)s run waits:", "%(num)s runs wait:", number)
+    agents = [_at_agent(each) for each in reasons if each["code"] in _OF_AGENT]
+    return {"head": head, "text": said.waiting(reasons, text=task["waiting_because"]), "agents": agents}
+
+
+def _at_agent(reason: View) -> dict[str, str]:
+    name = reason["args"]["agent"]
+    draining = reason["code"] == "agent_draining"
+    words = _("Resume %(agent)s on its page", agent=name) if draining else _("Look at %(agent)s", agent=name)
+    return {"path": f"/agents/{quote(name, safe='')}", "words": words}
+
+
+def turn(task: View) -> str:
+    """That runs wait for their turn, as the task wants it; nothing when they wait for something else."""
+    number = _count(task, "ready")
+    if not task["parallel"] or not number or task["paused"] or _reasons(task):
+        return ""
+    return ngettext(
+        "%(parallel)s at a time; %(num)s more waits for its turn",
+        "%(parallel)s at a time; %(num)s more wait for their turn",
+        number,
+        parallel=task["parallel"],
+    )
+
+
+def retry_words(task: View) -> dict[str, Any]:
+    """What the button says that runs again whatever did not succeed: how many failed, and which others there are."""
+    failed = _count(task, "failed")
+    if not failed:
+        rest = task["total"] - _count(task, "succeeded")
+        return {"word": _("Run the remaining %(number)s", number=counted(rest)), "count": None, "also": ""}
+    others = [(_count(task, state), state_word(state)) for state in ("cancelled", "skipped", "expired")]
+    what = ", ".join(f"{counted(number)} {word}" for number, word in others if number)
+    return {"word": _("Retry failed"), "count": failed, "also": _("and %(what)s", what=what) if what else ""}
+
+
+def never_begun(run: View) -> str:
+    """Why a run or group of runs has ended without having begun; nothing for others."""
+    if run.get("outcome") is not None:
+        return ""
+    said_of = {
+        "skipped": lambda: _("never began: the stop rule fired"),
+        "expired": lambda: _("never began: no agent took it in time"),
+        "cancelled": lambda: _("never began: it was cancelled before"),
+    }.get(run["state"])
+    return said_of() if said_of else ""
 
 
 def cancel_question(task: View, *, grace_s: float) -> str:
@@ -161,19 +227,20 @@ def grouped(groups: Iterable[View]) -> list[dict[str, Any]]:
     """The groups in the order in which a person wants them: what failed before what goes on, and last what succeeded,
     the largest first. Runs that differ in nothing but their output, each from all others, make one group: a script that
     prints its host's name would make as many groups as there are hosts. `static/js/task_groups.js` does the same."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for group in groups:
         alike = (group["state"], group["outcome"], group["exit_code"], group["signal"])
         sole = group["count"] == 1 and group["output_sha256"] is not None
-        there = found.setdefault((*alike, None if sole else group["output_sha256"] or "", sole), _empty_group(group))
+        key = "|".join("" if each is None else str(each) for each in (*alike, "*" if sole else group["output_sha256"]))
+        there = found.setdefault(key, _empty_group(group, key))
         there["count"] += group["count"]
         there["names"] = [*there["names"], *group["names"]][:NAMES_SHOWN]
         there["mixed"] = sole and there["count"] > 1
     return sorted(found.values(), key=lambda group: (_RANKS.get(group["state"], 5), -group["count"]))
 
 
-def _empty_group(group: View) -> dict[str, Any]:
-    return {**group, "count": 0, "names": [], "mixed": False}
+def _empty_group(group: View, key: str) -> dict[str, Any]:
+    return {**group, "key": key, "count": 0, "names": [], "mixed": False}
 
 
 # -- acting ------------------------------------------------------------------------------------------------------------

@@ -5,9 +5,12 @@ import { notice } from "./notices.js";
 import { Groups } from "./task_groups.js";
 import { drawHeader } from "./task_header.js";
 import { Panel } from "./task_run.js";
+import { waitsForAgents } from "./task_words.js";
+import { TASK_FINAL } from "./view.js";
 import { t } from "./words.js";
 
 const DRAW_MS = 200;
+const LOOK_MS = 10_000;
 const root = document.getElementById("task");
 const taskId = root.dataset.task;
 const runs = new Map();
@@ -43,7 +46,7 @@ function draw() {
   timer = 0;
   drawn = performance.now();
   drawHeader(root, task, counted());
-  groups.draw(runs, panel.runId);
+  groups.draw(runs, { chosen: panel.runId, paused: task.paused && !TASK_FINAL.has(task.state) });
   panel.draw();
 }
 
@@ -64,9 +67,13 @@ function settled(id) {
   whole = task !== null;
   fresh = true;
   if (first && whole) {
-    document.getElementById("merged").hidden = false;
+    document.getElementById("merged").hidden = runs.size < 2;
     draw();
-    route();
+    // Whoever submits to one host wants to see what it writes.
+    const only = runs.size === 1 && !location.hash ? [...runs.keys()][0] : null;
+    if (only) panel.open(only, { go: false });
+    else route();
+    plan();
   } else plan();
 }
 
@@ -83,6 +90,35 @@ function route() {
   plan();
 }
 
+async function read(path) {
+  const answer = await fetch(path, { headers: { Accept: "application/json" } });
+  if (!answer.ok) throw new Error(String(answer.status));
+  return answer.json();
+}
+
+/** Why runs wait for agents changes with the agents, of which this page's stream tells nothing: look now and then. */
+async function look() {
+  if (!whole || document.hidden || TASK_FINAL.has(task.state) || !waitsForAgents(task)) return;
+  const before = task;
+  try {
+    const now = await read(`/api/v1/tasks/${taskId}`);
+    if (task !== before || now.state !== task.state || JSON.stringify(now.waiting) === JSON.stringify(task.waiting)) return;
+    task = { ...task, waiting: now.waiting, waiting_because: now.waiting_because };
+    plan();
+    const { items } = await read(`/api/v1/tasks/${taskId}/runs?state=ready,delayed&limit=200`);
+    for (const told of items) {
+      const run = runs.get(told.id);
+      if (run?.state !== told.state || run.attempt !== told.attempt) continue;
+      const next = { ...run, waiting: told.waiting, waiting_because: told.waiting_because };
+      runs.set(run.id, next);
+      groups.touch(next);
+    }
+    plan();
+  } catch {
+    // The stream says whether the page is live; the next look is soon.
+  }
+}
+
 function act(event) {
   const button = event.target.closest?.("button[data-cancel-run]");
   if (!button) return;
@@ -91,6 +127,7 @@ function act(event) {
 
 document.addEventListener("click", act);
 addEventListener("hashchange", route);
+setInterval(look, LOOK_MS);
 follow(`/api/v1/tasks/${taskId}/events?output=false`, null, {
   task(told, id) {
     if (fresh && id === "0" && whole === false) runs.clear();

@@ -1,16 +1,15 @@
 // The head of a task's page: state, progress, what may be done with it, why it waits and why it stopped.
 
 import { plain } from "./plain.js";
-import { reason, waiting } from "./said.js";
+import { reason } from "./said.js";
+import { retryWords, turn, waits } from "./task_words.js";
 import { TASK_FINAL, duration, el, icon, setBadge, setProgress, setText, shownState, stateWord, time } from "./view.js";
 import { number, t, tn } from "./words.js";
 
 const ORDER = ["succeeded", "failed", "cancelled", "skipped", "expired", "running", "leased", "ready", "delayed"];
 const NOT_BEGUN = ["delayed", "ready", "leased"];
 const STOPPED = new Set(["fail_count", "fail_rate"]);
-
-// What a run waits for that is claimed already: for a task that says nothing.
-const SOON = new Set(["leased_not_begun", "may", "could_begin"]);
+const REST_MS = 1000;
 
 /** Show `task` in the head of the page; `counts`: its runs by state. */
 export function drawHeader(root, task, counts) {
@@ -20,7 +19,10 @@ export function drawHeader(root, task, counts) {
   setProgress(root.querySelector(".progress"), counts, task.total);
   drawLegend(root.querySelector("#legend"), counts);
   drawActions(root, task, counts);
-  drawTold(root.querySelector("#told"), task);
+  drawTold(root.querySelector("#told"), task, counts);
+  const words = turn(task, counts);
+  setText(root, words, "#turn");
+  root.querySelector("#turn").hidden = !words;
 }
 
 function drawDuration(place, task) {
@@ -58,13 +60,34 @@ function drawActions(root, task, counts) {
   for (const form of root.querySelectorAll("form[data-action]")) {
     const hidden = !may[form.dataset.action];
     if (hidden && form.contains(document.activeElement)) lost = true;
+    if (form.hidden && !hidden) rest(form.querySelector("button"));
     form.hidden = hidden;
   }
-  // Whoever works by keyboard goes on where they were when the button they pressed has gone.
-  if (lost) root.querySelector("form[data-action]:not([hidden]) button, #actions a").focus();
-  setText(root, number(task.total - (counts.succeeded ?? 0)), '[data-f="unsuccessful"]');
+  // Not on the button that has come in its place: whoever presses once more did not mean that one.
+  if (lost) root.querySelector("#heading").focus({ preventScroll: true });
+  const retry = root.querySelector('[data-action="retry_failed"]');
+  const words = retryWords(task, counts);
+  setText(retry, words.word, '[data-f="word"]');
+  setText(retry, number(words.count), '[data-f="failed"]');
+  setText(retry, words.also, '[data-f="also"]');
+  retry.querySelector('[data-f="failed"]').hidden = !words.count;
+  retry.querySelector('[data-f="also"]').hidden = !words.also;
   root.querySelector('[data-action="cancel"] button').dataset.confirm = cancelQuestion(counts, Number(root.dataset.killGrace));
 }
+
+/** A button that has just come does nothing for a moment: a press may have been meant for the one before it. */
+function rest(button) {
+  button.setAttribute("aria-disabled", "true");
+  clearTimeout(button.rested);
+  button.rested = setTimeout(() => button.removeAttribute("aria-disabled"), REST_MS);
+}
+
+// Before the document's own listeners, which ask what is to be confirmed.
+addEventListener("click", (event) => {
+  if (!event.target.closest?.('#actions button[aria-disabled="true"]')) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+}, true);
 
 /** What cancelling does now, in words. */
 function cancelQuestion(counts, grace) {
@@ -78,10 +101,10 @@ function cancelQuestion(counts, grace) {
   return parts.join(" ");
 }
 
-function drawTold(place, task) {
-  const told = (task.waiting ?? []).filter(({ code }) => !SOON.has(code));
-  const waits = told.length ? waiting(told, task.waiting_because) : "";
-  const mark = JSON.stringify([task.reason, waits]);
+function drawTold(place, task, counts) {
+  const told = waits(task, counts);
+  const mark = JSON.stringify([task.reason, told?.text, told?.agents]);
+  if (told) setText(place, told.head, ".waits strong");
   if (place.dataset.mark === mark) return;
   place.dataset.mark = mark;
   const found = [];
@@ -91,8 +114,9 @@ function drawTold(place, task) {
     const kind = STOPPED.has(code) ? "alert" : "alert plain";
     found.push(el("div", { class: kind }, icon(STOPPED.has(code) ? "triangle-alert" : "info"), el("div", {}, reason(task.reason), link && " · ", link)));
   }
-  if (waits) {
-    found.push(el("div", { class: "alert plain waits" }, icon("hourglass"), el("div", {}, el("strong", {}, t("Waits:")), ` ${waits}`)));
+  if (told) {
+    const links = told.agents.flatMap(({ path, words }) => [" · ", el("a", { href: path }, words)]);
+    found.push(el("div", { class: "alert plain waits" }, icon("hourglass"), el("div", {}, el("strong", {}, told.head), ` ${told.text}`, ...links)));
   }
   place.replaceChildren(...found);
 }

@@ -3,17 +3,29 @@
 import { plain } from "./plain.js";
 import { verdict } from "./said.js";
 import { RUN_FINAL, badge, duration, el, icon, outcomeWords, setBadge, setText, size, time } from "./view.js";
+import { neverBegun } from "./task_words.js";
 import { number, t } from "./words.js";
 
-/** A new row; `drawRow` fills it. */
+const blanks = new Map(); // by state: a row like it costs a third of one made anew
+
+/** A new row; `drawRow` fills it. What is pressed in it is for whoever holds the rows. */
 export function makeRow(run) {
-  const row = el("li", { class: "run", "data-run": run.id });
-  const output = el("a", { class: "small open", role: "button", href: `#run=${run.id}` }, el("span", { "data-f": "open" }), el("span", { class: "unseen", "data-f": "of" }));
-  const cancel = el("button", { type: "button", class: "quiet", "data-cancel-run": run.id, title: t("Cancel this run") }, icon("x"), el("span", { class: "unseen" }, t("Cancel this run")));
-  output.classList.add("secondary");
+  const blank = blanks.get(run.state) ?? blanks.set(run.state, blankRow(run.state)).get(run.state);
+  const row = blank.cloneNode(true);
+  row.dataset.run = run.id;
+  row.querySelector(".open").setAttribute("href", `#run=${run.id}`);
+  row.querySelector("button").dataset.cancelRun = run.id;
+  return row;
+}
+
+function blankRow(state) {
+  const row = el("li", { class: "run" });
+  const output = el("a", { class: "secondary small open", role: "button" }, el("span", { "data-f": "open" }), el("span", { class: "unseen", "data-f": "of" }));
+  const cancel = el("button", { type: "button", class: "quiet", title: t("Cancel this run") }, icon("x"), el("span", { class: "unseen" }, t("Cancel this run")));
+  const at = el("a", { class: "to-agent", hidden: true }, icon("server"), el("span", { class: "unseen" }));
   row.append(
-    el("span", { class: "agent clip", "data-f": "agent" }),
-    el("span", { class: "state" }, badge(run.state)),
+    el("span", { class: "agent" }, el("span", { class: "clip", "data-f": "agent" }), at),
+    el("span", { class: "state" }, badge(state)),
     el("span", { class: "meta" },
       el("span", { class: "what muted", "data-f": "what" }),
       el("span", { class: "try muted number", "data-f": "try" }),
@@ -22,24 +34,31 @@ export function makeRow(run) {
     ),
     el("span", { class: "do" }, cancel, output),
   );
-  row.addEventListener("click", (event) => {
-    if (!event.target.closest("a, button") && !getSelection().toString()) location.hash = `run=${run.id}`;
-  });
   return row;
 }
 
-function said(run) {
+function said(run, paused) {
   if (run.silent_since) return t("its agent is silent");
-  if (!RUN_FINAL.has(run.state)) return run.waiting?.length ? verdict(run.waiting[0].code, run.waiting[0].args, run.waiting_because) : "";
-  return outcomeWords(run);
+  if (RUN_FINAL.has(run.state)) return neverBegun(run) || outcomeWords(run);
+  // Pausing changes no run: what it waited for before is not what it waits for now.
+  if (paused && run.state === "ready") return t("the task is paused");
+  const [first] = run.waiting ?? [];
+  if (!first || (!paused && first.code === "task_paused")) return "";
+  return first.code === "window_full" ? t("waits for its turn") : verdict(first.code, first.args, run.waiting_because);
 }
 
-function drawAgent(slot, run) {
-  const name = run.agent?.name ?? t("any agent");
-  if (slot.dataset.agent === (run.agent?.id ?? "") + name) return;
-  slot.dataset.agent = (run.agent?.id ?? "") + name;
-  slot.replaceChildren(run.agent ? el("a", { href: `/agents/${encodeURIComponent(run.agent.id)}` }, name) : name);
-  slot.title = plain(name);
+function drawAgent(row, run) {
+  const slot = row.querySelector('[data-f="agent"]');
+  const name = plain(run.agent?.name ?? t("any agent"));
+  const mark = (run.agent?.id ?? "") + name;
+  if (slot.dataset.agent === mark) return;
+  slot.dataset.agent = mark;
+  slot.textContent = slot.title = name;
+  const at = row.querySelector(".to-agent");
+  at.hidden = !run.agent;
+  if (!run.agent) return;
+  at.href = `/agents/${encodeURIComponent(run.agent.id)}`;
+  at.title = at.lastElementChild.textContent = t("Agent %(agent)s", { agent: name });
 }
 
 /** How long an attempt took; scripts that do little take milliseconds. */
@@ -54,16 +73,17 @@ function drawTook(slot, run) {
   else if (slot.querySelector("time")?.getAttribute("datetime") !== run.started_at) slot.replaceChildren(time(run.started_at, "since"));
 }
 
-/** Show `run` in its row. */
-export function drawRow(row, run, chosen) {
+/** Show `run` in its row; `chosen`: it is the one that is open; `paused`: its task is. */
+export function drawRow(row, run, { chosen, paused }) {
   row.classList.toggle("chosen", chosen);
-  if (row.shown === run) return;
+  if (row.shown === run && row.paused === paused) return;
   row.shown = run;
-  drawAgent(row.querySelector('[data-f="agent"]'), run);
+  row.paused = paused;
+  drawAgent(row, run);
   setBadge(row.querySelector(".badge"), run.state);
   setText(row, run.started_at ? t("Output") : t("Details"), '[data-f="open"]');
   setText(row, ` ${run.agent?.name ?? ""}`, '[data-f="of"]');
-  setText(row, said(run), '[data-f="what"]');
+  setText(row, said(run, paused), '[data-f="what"]');
   setText(row, run.attempt > 1 ? t("attempt %(n)s", { n: run.attempt }) : "", '[data-f="try"]');
   drawTook(row.querySelector('[data-f="took"]'), run);
   setText(row, run.output_bytes ? size(run.output_bytes) : "", '[data-f="size"]');

@@ -31,16 +31,18 @@ export class Panel {
     });
   }
 
-  /** Show a run; `attempt`: the number of an older one; `line`: of its output, which the viewer finds by the address. */
-  open(runId, { line = null, attempt = null } = {}) {
+  /** Show a run; `attempt`: the number of an older one; `line`: of its output, which the viewer finds by the address;
+      `go`: bring it into view and the focus to it. */
+  open(runId, { line = null, attempt = null, go = true } = {}) {
     if (this.runId === runId) return;
     this.clear();
     this.runId = runId;
     this.line = line;
     this.wanted = attempt;
-    this.build(el("h2", { id: "panel-heading" }, el("span", { "data-f": "agent" })));
+    this.build(el("h2", { id: "panel-heading", tabindex: -1 }, el("span", { "data-f": "agent" })));
     this.show();
     this.draw();
+    if (go) this.go();
   }
 
   /** Show the output of all runs together. */
@@ -48,8 +50,11 @@ export class Panel {
     if (this.all) return;
     this.clear();
     this.all = true;
-    this.place.replaceChildren(this.head(el("h2", { id: "panel-heading" }, t("Merged output"))), el("div", { "data-f": "log" }));
+    const over = [...this.runs.values()].every(({ state }) => RUN_FINAL.has(state));
+    const order = el("small", { class: "muted" }, over ? t("by host") : t("as it arrives"));
+    this.place.replaceChildren(this.head(el("h2", { id: "panel-heading", tabindex: -1 }, t("Merged output"), " ", order)), el("div", { "data-f": "log" }));
     this.show();
+    this.go();
     this.log = openLog(this.place.querySelector('[data-f="log"]'), {
       runs: [...this.runs.values()].map(logged),
       path: `/api/v1/tasks/${this.task().id}/events`,
@@ -82,8 +87,13 @@ export class Panel {
   show() {
     this.place.hidden = false;
     this.split.classList.add("beside");
-    this.place.focus({ preventScroll: true });
-    this.place.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Bring it into view (where it is below the hosts, with its head at the top), and the focus to its heading. */
+  go() {
+    const beside = this.place.offsetTop <= this.split.firstElementChild.offsetTop;
+    this.place.querySelector("#panel-heading").focus({ preventScroll: true });
+    this.place.scrollIntoView({ block: beside ? "nearest" : "start" });
   }
 
   head(heading) {
