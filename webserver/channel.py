@@ -40,6 +40,8 @@ _RETRY_S = 0.5
 _DIRTY_MOST = 20_000
 _ENDED_MOST = 5_000
 _RESET = with_id(event("reset", b"{}"), 0)
+_AWAY = event("away", b"{}") + b"\n"  # without an id: nothing happened that could be gone on from
+_BACK = event("back", b"{}") + b"\n"
 _encode = msgspec.json.Encoder().encode
 Sent = dict[str, Mark]
 Told = tuple[bytes, str | None, Mark | None]  # an unfinished event; for output, its run and the mark behind it
@@ -79,6 +81,7 @@ class Channel:
         self._grown = Event()
         self._wake = Event()
         self._pump: gevent.Greenlet[..., None] | None = None
+        self._away = False  # whether the master cannot be asked at present
         self._broken = False
         self._closed = False
 
@@ -94,6 +97,11 @@ class Channel:
         if len(self._dirty) > _DIRTY_MOST and self.key.everything:
             self.break_off()
         self._wake.set()
+
+    def tell_away(self, away: bool) -> None:
+        """Tell all followers that nothing new can be known for now, or that it can again."""
+        self._away = away
+        self._grow()
 
     def break_off(self) -> None:
         """Tell all followers to begin anew: rows of the feed were missed. The channel is of no further use."""
@@ -142,9 +150,13 @@ class Channel:
             else:
                 yield b""
             position, sent = place
+            away = False
             while self.usable:
                 self._keep_pumping()
-                if position < self._log.start:
+                if away != self._away:
+                    away = self._away
+                    yield _AWAY if away else _BACK
+                elif position < self._log.start:
                     self.fell_behind += 1
                     position, sent = yield from self._catch_up(sent, reset=self.key.everything)
                 elif position == self._log.end:

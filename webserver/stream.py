@@ -30,7 +30,8 @@ LOG_BYTES = 64 * 1024 * 1024
 """Of all channels' logs together."""
 _LOG_LEAST = 32 * 1024
 _IDLE_MOST = 100
-_FEED_WAIT_S = 20.0
+_FEED_WAIT_S = 5.0
+_FEED_PATIENCE_S = 3.0  # beyond that wait: a master that does not answer by then is told to be away
 _FEED_ROWS = 1000
 _RETRY_S = 0.3
 _KINDS = frozenset({"task", "run", "output", "agent"})
@@ -50,6 +51,7 @@ class EventStreams:
         self._poll: gevent.Greenlet[..., None] | None = None
         self._starting = BoundedSemaphore(1)
         self._stopped = False
+        self._away = False
         self._fell_behind = 0
 
     @property
@@ -110,6 +112,7 @@ class EventStreams:
             if len(self._channels) > 2 * _IDLE_MOST:
                 self._forget_idle()
             channel = Channel(self._reader, self._clock, key=key, seq=seq, log_bytes=self._log_bytes)
+            channel.tell_away(self._away)
             self._channels[key] = channel
         return channel
 
@@ -143,8 +146,10 @@ class EventStreams:
         while self._channels or self._starting.locked():
             try:
                 self._poll_once()
+                self._tell_away(False)
             except MusterError as error:
                 logger.debug("the feed cannot be read: %s", error)
+                self._tell_away(True)
                 gevent.sleep(_RETRY_S)
             except Exception:  # edge of a loop: a row that makes no sense must not end all streams for good
                 logger.exception("the feed could not be told on")
@@ -155,7 +160,7 @@ class EventStreams:
 
     def _poll_once(self) -> None:
         seq = self._seq or 0
-        answer = self._master.read("feed", seq, _FEED_WAIT_S, _FEED_ROWS, timeout_s=_FEED_WAIT_S + 15.0)
+        answer = self._master.read("feed", seq, _FEED_WAIT_S, _FEED_ROWS, timeout_s=_FEED_WAIT_S + _FEED_PATIENCE_S)
         if answer["reset"]:
             self._seq = int(answer["last"])
             self._break_off()
@@ -173,6 +178,13 @@ class EventStreams:
             counting = self._channels.get(_COUNTING)
             if counting is not None and kind == "run" and task_id is not None:
                 counting.note(seq, "task", task_id)
+
+    def _tell_away(self, away: bool) -> None:
+        """Tell everybody, once, that nothing new can be known for now, or that it can again."""
+        if away != self._away:
+            self._away = away
+            for channel in self._channels.values():
+                channel.tell_away(away)
 
     def _break_off(self) -> None:
         channels, self._channels = self._channels, {}

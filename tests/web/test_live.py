@@ -567,3 +567,5 @@ def test_a_master_that_cannot_be_reached_is_told_and_its_return(http: Http, fake
     for reader in [*readers, late]:
         reader.until(lambda event: event.kind == "back")
     assert [reader.last_id for reader in readers] == last_ids  # they are no places to go on from
+    for reader in [*readers, late]:
+        reader.close()

@@ -28,6 +28,7 @@ _ID_MOST = 10**18 - 1
 _RESUME = Header("Last-Event-ID", "The id of the last event seen: go on behind it.")
 _ABOUT = (
     "Events {kinds}, and `reset`: what was told before may lack something, everything that matters follows anew. "
+    "`away` and `back` say that the master cannot be reached at present, and that it can again. "
     "Kinds that a client does not know are to be passed over."
 )
 _OUTPUT = "`output` (`run_id`, `attempt`, `stream`, `offset`, and `data` in base64)"

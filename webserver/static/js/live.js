@@ -65,6 +65,9 @@ export function follow(path, after, on, { mark = true } = {}) {
         retry = Math.min(retry * 2, RETRY_MOST_MS);
       }
     };
+    // The stream is there, but what it is made from is not.
+    source.addEventListener("away", () => said("lost"));
+    source.addEventListener("back", () => said("open"));
     for (const kind of ["task", "run", "agent", "output", "reset"]) if (on[kind] || kind === "reset") source.addEventListener(kind, take);
   }
 
