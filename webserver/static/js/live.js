@@ -1,5 +1,5 @@
 // The page's one stream of events. Closed while the page is hidden; resumed from the last event, so nothing is missed and
-// nothing comes twice. `reset` (what was missed cannot be told any more) loads the page anew.
+// nothing comes twice. `reset` (what was missed cannot be told any more) loads the page anew; `away` and `back` tell of the master.
 
 import { notice } from "./notices.js";
 import { language, t } from "./words.js";
