@@ -136,3 +136,121 @@ def test_an_unknown_task_is_a_page_that_says_so(pages: Pages) -> None:
     page = pages.open("/tasks/00000000-0000-0000-0000-000000000000")
     expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
     check(page)
+
+
+def test_a_press_too_many_starts_nothing(pages: Pages, cluster: Cluster) -> None:
+    task = cluster.client.submit(LONG, targets=cluster.agents[:2], parallel=1, name="Pressed twice")
+    page = pages.open(f"/tasks/{task.id}")
+    expect(page.locator("#turn")).to_have_text("1 at a time; 1 more waits for its turn")
+    expect(page.locator(".run", has_text="waits for its turn")).to_have_count(1)
+    expect(page.locator("#told > *")).to_have_count(0)
+    # The place of what may be done stays, whatever takes it.
+    left = page.locator("form[data-action=cancel]").bounding_box()
+    page.evaluate(
+        """() => new MutationObserver(() => {
+            const button = document.querySelector("form[data-action=retry_failed]:not([hidden]) button");
+            if (button && !window.pressed) { window.pressed = button.ariaDisabled; button.click(); }
+        }).observe(document.getElementById("actions"), {subtree: true, attributes: true})"""
+    )
+    page.get_by_role("button", name="Cancel", exact=True).focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Cancel the task").focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("cancelled · Pressed twice · muster")
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    page.keyboard.press("Enter")
+    assert page.evaluate("window.pressed") == "true"
+    retry = page.get_by_role("button", name="Run the remaining 2")
+    expect(retry).to_be_enabled()
+    assert cluster.client.task(task.id).state == "cancelled"
+    assert page.locator("form[data-action=retry_all]").bounding_box() == left
+    expect(page.locator("[data-f=duration] time")).to_have_count(0)
+    expect(page.locator(".run", has_text="never began: it was cancelled before")).to_have_count(1)
+
+
+def test_a_counter_that_says_the_end_already_stops(pages: Pages, failed: Task) -> None:
+    page = pages.open(f"/tasks/{failed.id}")
+    left = page.evaluate(
+        """async () => {
+            const script = document.querySelector("script[src*='js/task.js']").src;
+            const { setText, time } = await import(script.replace("task.js", "view.js"));
+            const slot = document.createElement("span");
+            slot.append(time(new Date(Date.now() - 20_000).toISOString(), "since"));
+            setText(slot, slot.textContent);
+            return slot.innerHTML;
+        }"""
+    )
+    assert "<" not in left and left.startswith("20")
+
+
+def test_the_only_run_is_open_from_the_start(pages: Pages, cluster: Cluster) -> None:
+    task = cluster.run("echo alone", targets=cluster.agents[:1])
+    page = pages.open(f"/tasks/{task.id}", width=390)
+    expect(page.locator("#panel").get_by_text("alone")).to_be_visible()
+    expect(page.locator("#panel-heading")).not_to_be_focused()
+    expect(page.get_by_role("button", name="Merged output")).to_be_hidden()
+    assert page.evaluate("scrollY") == 0
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#panel")).to_be_hidden()
+    check(page)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_row_leads_to_the_output_and_the_focus_with_it(pages: Pages, failed: Task, width: int) -> None:
+    page = pages.open(f"/tasks/{failed.id}", width=width)
+    page.locator(".run [data-f=agent]").first.click()
+    expect(page.locator("#panel-heading")).to_be_focused()
+    expect(page.locator("#panel-heading")).to_be_in_viewport()
+    page.keyboard.press("Escape")
+    expect(page.locator(".run .open").first).to_be_focused()
+    page.get_by_role("button", name="Merged output").press("Enter")
+    expect(page.locator("#panel-heading")).to_be_focused()
+    expect(page.locator("#panel-heading")).to_have_text("Merged output by host")
+    expect(page.locator("#panel-heading")).to_be_in_viewport()
+
+
+def test_what_a_draining_host_holds_up_is_said_and_led_to(pages: Pages, cluster: Cluster) -> None:
+    first, second = cluster.agents[:2]
+    cluster.client.drain_agent(second)
+    try:
+        task = cluster.client.submit("true", targets=[first, second], name="Half held up")
+        page = pages.open(f"/tasks/{task.id}")
+        said = f"Nothing runs now; 1 run waits: {second} is draining and takes nothing new"
+        expect(page.locator("#told")).to_contain_text(said)
+        expect(page.locator(".about .badge")).to_have_text("running")
+        expect(page.locator("#legend")).to_contain_text("1 waiting")
+        page.get_by_role("link", name=f"Resume {second} on its page").click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text(second)
+    finally:
+        cluster.client.resume_agent(second)
+        cluster.client.wait(task.id)
+
+
+def test_groups_are_taken_over_and_kept_by_filters(pages: Pages, cluster: Cluster) -> None:
+    task = cluster.run("echo $MUSTER_RUN_ID", targets=cluster.agents, name="Unlike")
+    page = pages.context().new_page()
+    held: list[Route] = []
+    page.route("**/events?output=false", lambda route: held.append(route))  # a person is faster than the script
+    page.goto(f"{pages.url}/tasks/{task.id}")
+    group = page.locator("#groups details")
+    group.locator("summary").press("Enter")
+    page.evaluate("window.before = document.querySelector('#groups > li')")
+    held[0].continue_()
+    expect(page.locator(".run")).to_have_count(3)
+    expect(group.locator("summary")).to_be_focused()
+    assert page.evaluate("window.before === document.querySelector('#groups > li')")
+    expect(group).to_contain_text("open two hosts, in a tab each, to compare")
+
+    def narrow(name: str) -> None:
+        # With so few hosts the filter is not shown.
+        page.locator("#by-name").evaluate("(e, name) => { e.value = name; e.dispatchEvent(new Event('input')); }", name)
+
+    narrow("nobody")
+    expect(group).to_have_count(0)
+    narrow(cluster.agents[0])
+    expect(page.locator(".run")).to_have_count(1)
+    expect(group).to_contain_text("outputs differ")
+    group.locator("summary").press("Enter")
+    narrow("")
+    expect(page.locator("#groups [data-f=count]")).to_have_text("3")
+    assert page.evaluate("window.before === document.querySelector('#groups > li') && !window.before.firstChild.open")

@@ -11,7 +11,7 @@ import pytest
 from tests.support.web import Answer
 from tests.web.conftest import Stack, request
 from webserver.pages.door import csrf_token
-from webserver.pages.task import cancel_question, grouped
+from webserver.pages.task import cancel_question, grouped, retry_words, turn, waits
 
 
 class Visitor:
@@ -169,3 +169,42 @@ def test_cancelling_says_what_it_does(stack: Stack) -> None:
             "Cancel this task? 3 runs have not begun and never will. 2 running scripts get TERM, then KILL after 10 s."
         )
         assert cancel_question({"counts": {"failed": 4}}, grace_s=10.0) == "Cancel this task?"
+
+
+def test_the_retry_button_counts_what_failed_and_names_the_rest(stack: Stack) -> None:
+    def said(**counts: int) -> tuple[str, int | None, str]:
+        words = retry_words({"counts": counts, "total": sum(counts.values())})
+        return words["word"], words["count"], words["also"]
+
+    with stack.web.app.test_request_context("/"):
+        assert said(succeeded=4, failed=2) == ("Retry failed", 2, "")
+        assert said(failed=2, skipped=1) == ("Retry failed", 2, "and 1 skipped")
+        assert said(failed=1, cancelled=1, expired=3) == ("Retry failed", 1, "and 1 cancelled, 3 expired")
+        assert said(succeeded=1, cancelled=3) == ("Run the remaining 3", None, "")
+
+
+def test_what_waits_is_said_only_where_it_needs_a_word(stack: Stack) -> None:
+    def task(state: str, *waiting: tuple[str, dict[str, Any]], parallel: int = 0, **counts: int) -> dict[str, Any]:
+        told = [{"code": code, "args": args} for code, args in waiting]
+        return {
+            "state": state, "paused": False, "waiting": told, "waiting_because": None, "parallel": parallel,
+            "counts": counts,
+        }  # fmt: skip
+
+    drains = ("agent_draining", {"agent": "b/2"})
+    with stack.web.app.test_request_context("/"):
+        found = waits(task("running", drains, succeeded=1, ready=1))
+        assert found is not None and found["head"] == "Nothing runs now; 1 run waits:"
+        assert found["agents"] == [{"path": "/agents/b%2F2", "words": "Resume b/2 on its page"}]
+        found = waits(task("running", ("agent_offline", {"agent": "c"}), running=1, ready=2))
+        assert found is not None and (found["head"], found["text"]) == ("2 runs wait:", "c is offline")
+        full = task("running", ("window_full", {"held": 2, "parallel": 2}), parallel=2, running=2, ready=3)
+        assert waits(full) is None and turn(full) == "2 at a time; 3 more wait for their turn"
+        assert turn({**full, "paused": True}) == "" and turn(task("running", drains, parallel=2, ready=1)) == ""
+
+
+def test_runs_that_never_began_say_why(stack: Stack, visitor: Visitor) -> None:
+    task_id = submit(stack, targets=["one", "two"], parallel=1, fail_count=1)
+    stack.one.end(stack.one.take(), exit_code=1)
+    page = visitor.get(f"/tasks/{task_id}").body.decode()
+    assert "never began: the stop rule fired" in page and "and 1 skipped" in page

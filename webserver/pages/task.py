@@ -125,7 +125,7 @@ def took(task: View) -> str | None:
 
 
 def _reasons(task: View) -> list[View]:
-    """Why runs of the task wait, but for those that are claimed, may be at once, or have only their turn to wait for."""
+    """Why runs of the task wait, but for those that are soon to begin or have only their turn to wait for."""
     return [each for each in task["waiting"] if each["code"] not in (*_SOON, "window_full")]
 
 
