@@ -144,8 +144,31 @@ def test_what_runs_on_an_agent_is_seen(pages: Pages, cluster: Cluster) -> None:
     running = page.locator("[data-list=running] li", has_text="agents long one")
     expect(running).to_have_count(1)
     cluster.client.cancel(task.id)
-    expect(page.locator("[data-list=recent] li", has_text="agents long one")).to_contain_text("cancelled")
+    ended = page.locator("[data-list=recent] li", has_text="agents long one")
+    expect(ended).to_contain_text("cancelled")
+    expect(ended).to_contain_text("ended")
     expect(running).to_have_count(0)
+    ended.get_by_role("button", name="Output").click()
+    expect(page.locator("#panel")).to_be_visible()
+
+
+def test_each_run_is_told_as_it_was_here(pages: Pages, cluster: Cluster) -> None:
+    first, second = cluster.agents[:2]
+    page = pages.open(f"/agents/{second}")
+    is_live(page)
+    cluster.run("exit 3", targets=[first, second], parallel=1, fail_count=1, name="failed elsewhere")
+    here = page.locator("[data-list=recent] li", has_text="failed elsewhere")
+    expect(here.locator(".badge")).to_have_text("skipped")
+    cluster.client.drain_agent(second)
+    try:
+        task = cluster.client.submit("true", targets=[second], name="has to wait here")
+        waits = page.locator("[data-list=waiting] li", has_text="has to wait here")
+        expect(waits).to_contain_text("is draining and takes nothing new")
+        check(page)
+    finally:
+        cluster.client.resume_agent(second)
+    expect(page.locator("[data-list=recent] li", has_text="has to wait here")).to_contain_text("exit code 0")
+    cluster.client.wait(task.id)
 
 
 def test_charts_say_what_they_show(pages: Pages, cluster: Cluster) -> None:

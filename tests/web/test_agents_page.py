@@ -93,7 +93,7 @@ def test_the_page_of_one_is_whole_without_scripts(stack: Stack, visitor: Visitor
     assert re.search(r'data-act="forget" hidden', page) and not re.search(r'data-act="drain" hidden', page)
     assert visitor.get("/agents/nobody").status == 404
     assert visitor.get(f"/agents/{stack.one.id}/facts").body.decode().strip().startswith("<section")
-    assert 'id="tasks"' in visitor.get("/agents/one/tasks").body.decode()
+    assert 'id="runs"' in visitor.get("/agents/one/runs").body.decode()
 
 
 def test_drain_and_resume(stack: Stack, visitor: Visitor, untouched: str) -> None:

@@ -20,8 +20,8 @@ from webserver.pages.agents import is_number, percent
 from webserver.pages.door import PageDoor, Visit
 from webserver.wording import wall_ms
 
-_RUNNING_MOST = 20
-_RECENT_MOST = 20
+_OPEN_MOST = 200
+_SHOWN_MOST = 20
 _LABEL_MOST = 300
 _SLOTS_MOST = 10_000
 _FACT_MOST = 300
@@ -32,7 +32,7 @@ def add(door: PageDoor) -> None:
     """Add the routes."""
     door.get("/agents/<path:agent>")(show)
     door.get("/agents/<path:agent>/facts")(facts_part)
-    door.get("/agents/<path:agent>/tasks")(tasks_part)
+    door.get("/agents/<path:agent>/runs")(runs_part)
     door.post("/agents/<path:agent>/drain")(drain)
     door.post("/agents/<path:agent>/resume")(resume)
     door.post("/agents/<path:agent>/revoke")(revoke)
@@ -48,7 +48,7 @@ def show(visit: Visit, agent: str, *, status: int = 200, **more: Any) -> flask.R
     context = {"faults": {}, **more}
     return visit.render(
         "agent.html", status=status, agent=found, facts=facts_of(found), after=after, key=quote,
-        **_tasks(visit, found["id"]), **context,
+        **_runs(visit, found["id"]), **context,
     )  # fmt: skip
 
 
@@ -58,10 +58,10 @@ def facts_part(visit: Visit, agent: str) -> flask.Response:
     return visit.render("agent_facts.html", agent=found, facts=facts_of(found))
 
 
-def tasks_part(visit: Visit, agent: str) -> flask.Response:
-    """The tasks alone, for the page's script."""
+def runs_part(visit: Visit, agent: str) -> flask.Response:
+    """Its runs alone, for the page's script."""
     found = visit.web.master.read("get_agent", agent)
-    return visit.render("agent_tasks.html", agent=found, **_tasks(visit, found["id"]))
+    return visit.render("agent_runs.html", agent=found, **_runs(visit, found["id"]))
 
 
 def drain(visit: Visit, agent: str) -> flask.Response:
@@ -208,12 +208,20 @@ def _skew_said(skew_s: Any) -> str:
     return _("%(time)s ahead", time=said) if skew_s > 0 else _("%(time)s behind", time=said)
 
 
-def _tasks(visit: Visit, agent_id: str) -> dict[str, Any]:
+def _runs(visit: Visit, agent_id: str) -> dict[str, Any]:
+    """The runs of this agent: those it holds, those that wait for it, and those that ended last."""
     read = visit.web.master.read
-    running = read("list_tasks", {"agent": agent_id, "state": ["running"]}, _RUNNING_MOST)["items"]
-    ended = ["succeeded", "failed", "cancelled"]
-    recent = read("list_tasks", {"agent": agent_id, "state": ended}, _RECENT_MOST)["items"]
-    return {"running": running, "recent": recent, "running_most": _RUNNING_MOST, "recent_most": _RECENT_MOST}
+    unended = read("agent_runs", agent_id, _OPEN_MOST, None, False)["items"]
+    held = [run for run in unended if run["state"] in ("running", "leased")]
+    waiting = [run for run in unended if run not in held]
+    recent = read("agent_runs", agent_id, _SHOWN_MOST, None, True)["items"]
+    recent.sort(key=lambda run: run["ended_at_ms"] or 0, reverse=True)
+    return {
+        "running": held,
+        "waiting": waiting[:_SHOWN_MOST],
+        "waiting_count": f"{len(waiting)}{'+' if len(unended) >= _OPEN_MOST else ''}",
+        "recent": recent,
+    }
 
 
 def _label_fault(text: str) -> str | None:

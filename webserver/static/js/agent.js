@@ -1,19 +1,19 @@
-// The page of one agent, live: its head follows the agent's events, the lists of tasks those of tasks that may run here; charts and facts
-// are asked for anew now and then.
+// The page of one agent, live: its head follows the agent's events, its runs are asked for anew, every 3 s at
+// most, when a task changes that has or may have runs here; charts and facts now and then.
 
 import { chart } from "./chart.js";
 import { follow } from "./live.js";
-import { batched, fillTask, isOver, rowOf } from "./task_rows.js";
+import { batched, isOver } from "./task_rows.js";
 import { setBadge, setText, size } from "./view.js";
 import { number, t } from "./words.js";
 
 const LOAD_MS = 30000;
-const TASKS_MS = 3000;
+const RUNS_MS = 3000;
 const AGAIN_MS = 30000;
 const head = document.getElementById("agent");
 const id = head.dataset.id;
-let tasksDue = 0;
-let tasksAt = 0;
+let runsDue = 0;
+let runsAt = 0;
 const lookedFor = new Map();
 
 const part = (name) => document.getElementById(name)?.dispatchEvent(new Event("muster:refresh"));
@@ -69,6 +69,7 @@ function fill(agent) {
   setBadge(head.querySelector("[data-f=state]"), state);
   setText(head, agent.name, "[data-f=name]");
   setText(head, agent.hostname === agent.name ? "" : agent.hostname, "[data-f=hostname]");
+  head.querySelector("[data-f=hostname]").parentElement.hidden = agent.hostname === agent.name;
   setText(head, `${agent.held}/${agent.slots}`, "[data-f=held]");
   if (state === "online" || state === "draining") {
     show(state === "online", "drain");
@@ -78,26 +79,28 @@ function fill(agent) {
   for (const each of document.querySelectorAll("[data-when]")) each.hidden = each.dataset.when !== state;
 }
 
-// -- its tasks ------------------------------------------------------------------------------------------------------
+// -- its runs -------------------------------------------------------------------------------------------------------
 
-function tasksSoon() {
-  if (tasksDue) return;
-  const wait = Math.max(0, tasksAt + TASKS_MS - Date.now()) + 300 * Math.random();
-  tasksDue = setTimeout(() => {
-    tasksDue = 0;
-    tasksAt = Date.now();
-    part("tasks");
+function runsSoon() {
+  if (runsDue) return;
+  const wait = Math.max(0, runsAt + RUNS_MS - Date.now()) + 300 * Math.random();
+  runsDue = setTimeout(() => {
+    runsDue = 0;
+    runsAt = Date.now();
+    part("runs");
   }, wait);
 }
 
-const listed = (name, taskId) => rowOf(document.querySelector(`[data-list="${name}"]`), taskId);
-
-/** Whether a task that is not listed may have a run here: it has begun somewhere, and this agent is among its targets. */
+/** Whether a task that is not listed may have a run here: this agent is among its targets, or it has begun somewhere. */
 function mayBeHere(task) {
   const begun = Object.entries(task.counts).some(([state, n]) => n && state !== "ready" && state !== "delayed");
   const name = head.dataset.name;
-  if (!begun || (task.targets && !task.targets.some((each) => each === name || id.startsWith(each)))) return false;
-  // Whoever asked and did not find it asks for it again only later: a count of any agents may still come here.
+  if (task.targets ? !task.targets.some((each) => each === name || id.startsWith(each)) : !begun) return false;
+  return mayBeNew(task);
+}
+
+/** Whoever asked for a task's runs and did not find a new one asks again only later: one may still come here. */
+function mayBeNew(task) {
   const now = Date.now();
   if (now - (lookedFor.get(task.id) ?? 0) < AGAIN_MS && task.state === "running") return false;
   for (const [taskId, at] of lookedFor) if (now - at > AGAIN_MS) lookedFor.delete(taskId);
@@ -106,10 +109,9 @@ function mayBeHere(task) {
 }
 
 function noteTask(task) {
-  const running = listed("running", task.id);
-  const recent = listed("recent", task.id);
-  for (const row of [running, recent]) if (row) fillTask(row, task);
-  if (running ? task.state !== "running" : recent ? !isOver(task) : mayBeHere(task)) tasksSoon();
+  const rows = [...document.querySelectorAll(`#runs [data-task="${CSS.escape(task.id)}"]`)];
+  const open = rows.some((row) => !row.closest("[data-list=recent]"));
+  if (open || (rows.length ? !isOver(task) && mayBeNew(task) : mayBeHere(task))) runsSoon();
 }
 
 follow("/api/v1/events?runs=false", head.dataset.after, {

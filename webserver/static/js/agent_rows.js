@@ -1,6 +1,7 @@
 // Rows of agents, as templates/agent_rows.html makes them: filled from an agent as the API tells it.
 
-import { el, setBadge, setText, setTime } from "./view.js";
+import { el, setBadge, setText, setTimeWords } from "./view.js";
+import { t } from "./words.js";
 
 const CHIPS_MOST = 4;
 const FULL = 90;
@@ -40,7 +41,7 @@ export function fillAgent(row, agent) {
   setText(name, agent.name);
   name.title = row.dataset.name = name.textContent;
   const hostname = find(row, "hostname");
-  setText(hostname, agent.hostname === agent.name ? "" : agent.hostname);
+  setText(hostname, agent.hostname === agent.name ? "" : t("host %(name)s", { name: agent.hostname }));
   hostname.title = hostname.textContent;
   find(row, "labels").replaceChildren(...chips(agent.labels));
   const silent = agent.state === "offline";
@@ -51,9 +52,10 @@ export function fillAgent(row, agent) {
   setMeter(row, "slots", percent(agent.held, agent.slots) ?? 0, `${agent.held}/${agent.slots}`);
   setMeter(row, "cpu", cpu, said(cpu));
   setMeter(row, "memory", memory, said(memory));
-  setTime(find(row, "seen"), agent.last_seen_at);
+  if (agent.last_seen_at) setTimeWords(find(row, "seen"), t("seen %(time)s"), agent.last_seen_at);
+  else setText(find(row, "seen"), t("never seen"));
   const version = find(row, "version");
-  setText(version, facts.version);
+  setText(version, facts.version ? `muster ${facts.version}` : "");
   version.title = version.textContent;
 }
 

@@ -1,7 +1,7 @@
 // Rows of tasks, as templates/task_rows.html makes them: filled from a task as the API tells it.
 
 import { reason, waiting } from "./said.js";
-import { TASK_FINAL, duration, setBadge, setProgress, setText, setTime, shownState } from "./view.js";
+import { TASK_FINAL, duration, setBadge, setProgress, setText, setTimeWords, shownState } from "./view.js";
 import { t, tn } from "./words.js";
 
 const find = (row, name) => row.querySelector(`[data-f="${name}"]`);
@@ -29,10 +29,10 @@ export function fillTask(row, task) {
   setText(find(row, "because"), task.reason ? reason(task.reason) : waiting(task.waiting, task.waiting_because));
   setProgress(find(row, "progress"), task.counts, task.total);
   setText(find(row, "share"), shareWords(task));
-  setTime(find(row, "when"), task.ended_at ?? task.started_at ?? task.created_at);
-  const took = find(row, "took");
-  if (task.started_at && task.ended_at) setText(took, duration((Date.parse(task.ended_at) - Date.parse(task.started_at)) / 1000));
-  else setTime(took, task.started_at, "since");
+  const when = task.ended_at ? t("ended %(time)s") : task.started_at ? t("started %(time)s") : t("submitted %(time)s");
+  setTimeWords(find(row, "when"), when, task.ended_at ?? task.started_at ?? task.created_at);
+  const took = task.started_at && task.ended_at ? (Date.parse(task.ended_at) - Date.parse(task.started_at)) / 1000 : null;
+  setText(find(row, "took"), took === null ? "" : t("took %(time)s", { time: duration(took) }));
   setText(find(row, "by"), task.submitted_by);
 }
 

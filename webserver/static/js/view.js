@@ -202,6 +202,16 @@ export function time(moment, form = "ago") {
   return made;
 }
 
+/** Have `slot` show words around a moment: `sentence` has `%(time)s` where it stands. Nothing without a moment. */
+export function setTimeWords(slot, sentence, moment) {
+  if (!slot) return;
+  if (!moment) return slot.replaceChildren();
+  const [before, behind] = sentence.split("%(time)s");
+  const there = slot.querySelector("time");
+  if (there?.getAttribute("datetime") === moment && slot.textContent === before + there.textContent + behind) return;
+  slot.replaceChildren(before, time(moment), behind);
+}
+
 /** Have `slot` show the moment (or nothing). */
 export function setTime(slot, moment, form = "ago") {
   if (!slot) return;
