@@ -65,7 +65,7 @@ def test_a_host_joins_and_leaves(pages: Pages, cluster: Cluster, joined: list[Sp
     page.get_by_role("button", name="Create join command").click()
     expect(page.locator("#arrival")).to_contain_text("Waiting for the host")
     expect(page.locator("#join")).to_contain_text("which other hosts cannot reach")
-    expect(page.locator("#join [data-copy]")).to_be_focused()
+    expect(page.locator("#join [data-copy='#join-line']")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#notices")).to_contain_text("Copied.")
     line = page.evaluate("navigator.clipboard.readText()")

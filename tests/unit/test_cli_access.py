@@ -51,6 +51,19 @@ def test_login_prints_the_link_alone_and_its_time_beside_it(
     assert json.loads(capsys.readouterr().out) == LINK
 
 
+def test_join_commands_for_many_hosts(server: RestServer, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {"token": "T", "line": "muster agent --join T", "expires_at": "2026-11-30T12:10:00.000Z"}
+    server.answers["POST /agent-tokens"] = Said(made, status=201)
+    assert end("agent-token", "--count", "3") == 0
+    told = capsys.readouterr()
+    assert told.out == 3 * "muster agent --join T\n" and told.err.count("good once") == 1
+    assert end("agent-token", "--count", "2", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == [made, made]
+    assert end("agent-token", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == made
+    assert end("agent-token", "--count", "0") == 2
+
+
 def test_tokens_are_listed(server: RestServer, capsys: pytest.CaptureFixture[str]) -> None:
     used = token_json(kind="session", name="ann\x1b", last_used_at="2026-11-30T12:00:00.000Z", about="Firefox")
     server.answers["GET /tokens"] = page(used, token_json())

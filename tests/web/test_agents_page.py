@@ -82,6 +82,8 @@ def test_a_join_token_is_shown_once(stack: Stack, visitor: Visitor) -> None:
     assert found is not None
     assert decode_join_token(found[1]).endpoint == stack.master.agent_server.endpoint
     assert "which other hosts cannot reach" in part  # this master listens on loopback
+    assert f"sudo /opt/muster/bin/muster agent --join {found[1]} --state /var/lib/muster-agent</code>" in part
+    assert "ExecStart=/opt/muster/bin/muster agent --state /var/lib/muster-agent\n" in part
     assert found[1] not in visitor.get("/agents").body.decode()
 
 

@@ -23,6 +23,8 @@ _PAGE = 100
 _FIELDS = ("state", "q")
 _TEXT_MOST = 200
 _LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+_PROGRAM = "/opt/muster/bin/muster"  # where the page has it installed
+_STATE_DIR = "/var/lib/muster-agent"
 CHIPS_MOST = 4
 """Labels that a row shows; static/js/agent_rows.js has the same number."""
 
@@ -59,6 +61,8 @@ def show(visit: Visit, *, status: int = 200, join: Mapping[str, Any] | None = No
         start=_address(given),
         more=_address(given, seal("agents", found["next"])) if found["next"] else None,
         join=join,
+        program=_PROGRAM,
+        state_dir=_STATE_DIR,
         load_of=load_of,
         chips_most=CHIPS_MOST,
         version=VERSION,
@@ -71,7 +75,7 @@ def add_join_token(visit: Visit) -> flask.Response:
     endpoint = _endpoint(made["token"])
     join = {**made, "endpoint": endpoint, "near": endpoint is not None and endpoint.startswith(_LOOPBACK)}
     if visit.partial:
-        return visit.render("agent_join.html", status=201, join=join)
+        return visit.render("agent_join.html", status=201, join=join, program=_PROGRAM, state_dir=_STATE_DIR)
     return show(visit, status=201, join=join)
 
 
