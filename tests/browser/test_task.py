@@ -201,6 +201,13 @@ def test_a_row_leads_to_the_output_and_the_focus_with_it(pages: Pages, failed: T
     page.locator(".run [data-f=agent]").first.click()
     expect(page.locator("#panel-heading")).to_be_focused()
     expect(page.locator("#panel-heading")).to_be_in_viewport()
+    # Nor does the bar on top cover it.
+    page.locator("#panel-heading").evaluate(
+        """(e) => {
+            const { left, top } = e.getBoundingClientRect();
+            if (!e.contains(document.elementFromPoint(left + 5, top + 5))) throw new Error("covered");
+        }"""
+    )
     page.keyboard.press("Escape")
     expect(page.locator(".run .open").first).to_be_focused()
     page.get_by_role("button", name="Merged output").press("Enter")
