@@ -261,3 +261,26 @@ def test_groups_are_taken_over_and_kept_by_filters(pages: Pages, cluster: Cluste
     narrow("")
     expect(page.locator("#groups [data-f=count]")).to_have_text("3")
     assert page.evaluate("window.before === document.querySelector('#groups > li') && !window.before.firstChild.open")
+
+
+def test_why_it_waits_follows_the_agents(pages: Pages, cluster: Cluster) -> None:
+    agent = cluster.agents[2]
+    slots = cluster.client.agent(agent).slots
+    cluster.client.patch_agent(agent, slots=1)
+    holds = cluster.start_script(LONG, targets=[agent], name="Holds the slot")
+    task = cluster.client.submit("true", targets=[agent, cluster.agents[0]], name="Waits for one")
+    try:
+        page = pages.context().new_page()
+        page.clock.install()
+        page.goto(f"{pages.url}/tasks/{task.id}")
+        expect(page.locator("#told")).to_contain_text(f"{agent} is busy: 1 of 1 slots are held")
+        expect(page.locator(".run .what", has_text="busy")).to_have_count(1)
+        cluster.client.drain_agent(agent)
+        page.clock.fast_forward(11_000)
+        expect(page.locator("#told")).to_contain_text(f"{agent} is draining and takes nothing new")
+        expect(page.locator(".run .what", has_text="draining")).to_have_count(1)
+    finally:
+        cluster.client.patch_agent(agent, slots=slots)
+        cluster.client.cancel(holds.id)
+        cluster.client.resume_agent(agent)
+        cluster.client.wait(task.id)
