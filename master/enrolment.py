@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from common import ids, log
@@ -159,7 +160,7 @@ class Enrolment:
             fresh = evolve(
                 stored, name=renamed, hostname=about.hostname, machine_id=about.machine_id, boot_id=about.boot_id,
                 slots=about.slots, queues=about.queues, facts=presence.facts, last_seen_at_ms=presence.heard_ms,
-                labels=stored.labels if about.labels is None else about.labels,
+                labels=stored.labels if about.labels is None else _printable(about.labels),
                 former_names=list(dict.fromkeys([*stored.former_names, *former]))[-_FORMER_NAMES:],
             )  # fmt: skip
             plain: dict[str, Any] = {"facts": {}, "last_seen_at_ms": None}
@@ -208,6 +209,15 @@ def _like_an_id(name: str) -> bool:
 
 def _taken(tx: WriteTx, name: str, *, by_other_than: str) -> bool:
     return any(found.name == name and found.id != by_other_than for found in tx.find_agents(name))
+
+
+def _printable(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels as a person can send them back: what cannot be printed becomes U+FFFD."""
+    return {_shown(name): _shown(value) for name, value in labels.items()}
+
+
+def _shown(text: str) -> str:
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def _clean(name: str) -> str:

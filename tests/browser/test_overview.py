@@ -91,6 +91,19 @@ def test_the_list_is_filtered_and_grows(pages: Pages, cluster: Cluster) -> None:
     check(page)
 
 
+def test_agents_are_suggested_to_the_filter(pages: Pages, cluster: Cluster) -> None:
+    agent = cluster.agents[0]
+    cluster.run("true", targets=[agent], name="found by its agent")
+    page = pages.open("/tasks")
+    expect(page.locator(f'#agent-names option[value="{agent}"]')).to_have_count(1)
+    page.get_by_placeholder("Agent").fill(agent[:-1])
+    expect(page.get_by_text(f"No agent is called “{agent[:-1]}”")).to_be_visible()
+    check(page)
+    page.get_by_role("link", name=agent, exact=True).click()
+    expect(page.locator("[data-list=tasks] li", has_text="found by its agent")).to_be_visible()
+    expect(page.get_by_placeholder("Agent")).to_have_value(agent)
+
+
 def test_back_from_a_filter_is_a_whole_page_again(pages: Pages) -> None:
     page = pages.open("/tasks", width=390)
     page.get_by_role("button", name="failed", exact=True).click()
@@ -165,6 +178,9 @@ def test_tokens_are_made_used_and_revoked(pages: Pages) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == secret
     shown = page.get_by_role("row", name="browser test <b>x</b>")
     expect(shown).to_be_visible()
+    page.get_by_role("button", name="Log in another browser").click()
+    expect(page.locator("#link")).to_contain_text("/login/")
+    expect(page.locator("#secret")).to_have_text(secret)  # it is shown nowhere else, so it stays
     check(page)
     answer = page.request.get(f"{pages.url}/api/v1/agents", headers={"Authorization": f"Bearer {secret}", "Cookie": ""})
     assert answer.status == 200

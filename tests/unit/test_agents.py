@@ -406,6 +406,13 @@ def test_a_draining_agent_finishes_and_gets_nothing_new(here: MasterHere) -> Non
     assert len(parked.get(timeout=10)["runs"]) == 1
 
 
+def test_announced_labels_that_cannot_be_printed_are_cleaned_so_that_they_can_be_sent_back(here: MasterHere) -> None:
+    here.agent("a", labels={"ro\x1ble": "we\u202eb\n", "env": "生产"})
+    labels = here.web("get_agent", "a")["labels"]
+    assert labels == {"ro\ufffdle": "we\ufffdb\ufffd", "env": "生产"}
+    assert here.web("patch_agent", "a", {"labels": {**labels, "more": "x"}})["labels"]["more"] == "x"
+
+
 def test_labels_and_slots_set_by_a_person_win_over_what_the_agent_announces(here: MasterHere) -> None:
     a = here.agent("a", labels={"env": "test"}, slots=4)
     assert here.web("patch_agent", "a", {"labels": {"env": "prod"}, "slots": 1})["labels"] == {"env": "prod"}

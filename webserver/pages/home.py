@@ -35,7 +35,10 @@ def show(visit: Visit) -> flask.Response:
     found = dict(visit.web.master.read("overview"))
     found["waiting"] = [task for task in found["waiting"] if held_back(task)]
     found["ended"] = found["ended"][:ENDED_SHOWN]
-    return visit.render("home.html", after=after, found=found, attention_words=attention_words, icons=ICONS)
+    first = not any(found["counts"].values())
+    return visit.render(
+        "home.html", after=after, found=found, first=first, attention_words=attention_words, icons=ICONS
+    )
 
 
 def fleet(visit: Visit) -> flask.Response:

@@ -15,11 +15,21 @@ from webserver.form_fields import size_shown
 from webserver.forms import OTHER, SubmitForm
 from webserver.pages import plan
 from webserver.pages.door import PageDoor, Visit
+from webserver.security import base_url
 from webserver.wording import View
 
 _PAGE = 500
 _ROWS_MOST = 200
 _RECENT = 50
+_EXAMPLE_HOSTS_MOST = 3
+_EXAMPLE = b"""#!/bin/sh
+echo "Hello from $(hostname)"
+uname -sr
+for step in 1 2 3; do
+    echo "step $step"
+    sleep 1
+done
+"""
 _LABELS = {
     "": _l("Submission"),
     "script": _l("Script"),
@@ -51,19 +61,29 @@ def add(door: PageDoor) -> None:
 
 
 def show(visit: Visit) -> flask.Response:
-    """The form: empty, or filled from the task `from`, or with the hosts `on` chosen."""
+    """The form: empty, filled from the task `from`, with the hosts `on` chosen, or with an `example`."""
     mark = visit.web.streams.mark(runs=False)
     agents = list(_agents(visit))
     origin = flask.request.args.get("from")
     task = visit.web.master.get_task(origin) if origin else None
     if task is None:
         form = SubmitForm(targets=flask.request.args.getlist("on"))
+        if "example" in flask.request.args:
+            form = _example(agents)
     else:
         script = visit.web.master.read("get_script", task["id"])["data"]
         names = _present_names(task.get("targets") or (), agents)
         form = SubmitForm.of_task(task, script, names, output_limit=visit.web.settings.output_limit)
     last = None if task else _last_submission(visit)
     return _page(visit, form, agents, mark=mark, origin=task, last=last)
+
+
+def _example(agents: list[View]) -> SubmitForm:
+    """A form with which one may try it: it changes nothing on a host."""
+    online = [agent["name"] for agent in agents if agent["state"] == "online"]
+    form = SubmitForm(script=_EXAMPLE, targets=online[:_EXAMPLE_HOSTS_MOST])
+    form.texts["name"] = _("My first task")
+    return form
 
 
 def send(visit: Visit) -> flask.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -10,7 +11,7 @@ import flask
 from flask_babel import gettext as _
 from flask_babel import ngettext
 
-from common.errors import InvalidRequest
+from common.errors import Conflict, InvalidRequest, NotFound
 from common.model import TaskState
 from webserver.cursors import seal, unseal
 from webserver.pages.door import PageDoor, Visit
@@ -18,6 +19,8 @@ from webserver.wording import wall_ms
 
 PERIODS_S = {"1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
 _PAGE = 50
+_NAMES_MOST = 50  # suggested for the filter
+_CLOSE_MOST = 8
 _FIELDS = ("state", "name", "agent", "period", "since", "until")
 
 
@@ -39,6 +42,8 @@ def show(visit: Visit) -> flask.Response:
     if not faults:
         found = visit.web.master.read("list_tasks", where, _PAGE, unseal("tasks", cursor) if cursor else None)
     kept = {name: value for name, value in asked.items() if value}
+    names = [agent["name"] for agent in visit.web.master.read("list_agents", _NAMES_MOST)["items"]]
+    unknown = bool(asked["agent"]) and not faults and not found["items"] and not _is_agent(visit, asked["agent"])
     return visit.render(
         "tasks.html",
         status=422 if faults else 200,
@@ -53,7 +58,26 @@ def show(visit: Visit) -> flask.Response:
         older=_address(kept, seal("tasks", found["next"])) if found["next"] else None,
         newer=_address(kept, seal("tasks", found["previous"])) if found.get("previous") else None,
         limit=_PAGE,
+        agent_names=names,
+        unknown_agent=asked["agent"] if unknown else None,
+        close_agents=_close(visit, asked["agent"], names, kept) if unknown else [],
     )
+
+
+def _is_agent(visit: Visit, text: str) -> bool:
+    """Whether an agent has this name or id, or one beginning so."""
+    try:
+        visit.web.master.read("get_agent", text)
+    except (NotFound, Conflict):
+        return False
+    return True
+
+
+def _close(visit: Visit, text: str, names: list[str], kept: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Agents that may be meant by `text`: (name, address of their tasks)."""
+    found = visit.web.master.read("list_agents", _CLOSE_MOST, None, {"q": text})["items"]
+    close = [agent["name"] for agent in found] or difflib.get_close_matches(text, names, _CLOSE_MOST)
+    return [(name, _address({**kept, "agent": name})) for name in close]
 
 
 def share_words(task: Mapping[str, Any]) -> str:

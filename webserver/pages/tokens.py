@@ -60,4 +60,7 @@ def revoke(visit: Visit, token_id: str) -> flask.Response:
 def add_login_link(visit: Visit) -> flask.Response:
     """Make a link that logs in another browser."""
     made = visit.web.master.act("add_login_link", visit.who.name, visit.who.name)
-    return show(visit, status=201, link=f"{base_url(visit.web.settings, flask.request)}/login/{made['secret']}")
+    link = f"{base_url(visit.web.settings, flask.request)}/login/{made['secret']}"
+    if visit.partial:  # the rest of the page stays: a fresh token may be shown on it, and nowhere else
+        return visit.render("token_link.html", status=201, link=link)
+    return show(visit, status=201, link=link)

@@ -48,7 +48,15 @@ function count(name, list, more) {
   home.querySelector(`[data-nothing="${name}"]`).hidden = n > 0;
 }
 
+/** The first steps go when there is a first task; what needs attention is told beside them. */
+function leaveFirst() {
+  const any = LISTS.some((name) => lists[name].children.length);
+  if (any) document.getElementById("first")?.remove();
+  if (any || attention.children.length) home.hidden = false;
+}
+
 function recount() {
+  leaveFirst();
   for (const name of LISTS) count(name, lists[name], full.has(name));
   count("attention", attention, attention.children.length >= 50);
   if ([...full].some((name) => lists[name].children.length < limitOf(name))) refillSoon();
@@ -95,7 +103,10 @@ follow("/api/v1/events?runs=false", home.dataset.after, {
   }),
   agent: batched((agents) => {
     for (const agent of agents.values()) {
-      if (!agent.forgotten) document.getElementById("no-host")?.remove();
+      if (!agent.forgotten) {
+        document.getElementById("no-host")?.remove();
+        document.querySelector("[data-step=host]")?.setAttribute("data-done", "");
+      }
       show(attention, "agent", agent.id, agent.name, `/agents/${encodeURIComponent(agent.id)}`, agent.forgotten ? null : ofAgent(agent));
     }
     recount();
