@@ -123,3 +123,14 @@ def test_what_the_pages_need_is_packaged() -> None:
     }
     assert sorted(str(path.relative_to(webserver)) for path in needed - packaged) == []
     assert not any(path.is_relative_to(ASSETS) for path in packaged)
+
+
+def test_every_icon_is_used_and_every_used_icon_is_there() -> None:
+    sprite = (VENDOR / "icons.svg").read_text("utf-8")
+    there = set(re.findall(r'id="i-([a-z0-9-]+)"', sprite))
+    sources = [*(ROOT / "webserver/templates").rglob("*.html"), *(ROOT / "webserver/pages").rglob("*.py")]
+    sources += [*(STATIC / "js").rglob("*.js")]
+    said = " ".join(path.read_text("utf-8") for path in sources)
+    unused = {name for name in there if not re.search(rf"""["'(]{name}["')]""", said)}
+    asked = set(re.findall(r'\bicon\("([a-z0-9-]+)"', said))
+    assert (unused, asked - there) == (set(), set())

@@ -7,7 +7,7 @@ import { t, tn } from "./words.js";
 const find = (row, name) => row.querySelector(`[data-f="${name}"]`);
 
 /** How far a task is, in words: `3 of 12`, `12 hosts`, `2 failed`. */
-export function shareWords(task) {
+function shareWords(task) {
   const counts = task.counts;
   const sum = (...states) => states.reduce((n, state) => n + (counts[state] ?? 0), 0);
   const over = sum("succeeded", "failed", "cancelled", "skipped", "expired");

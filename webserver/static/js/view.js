@@ -6,7 +6,7 @@ import { language, number, t } from "./words.js";
 const SVG = "http://www.w3.org/2000/svg";
 const icons = new URL("../vendor/icons.svg", import.meta.url).pathname;
 
-export const STATE_ICONS = {
+const STATE_ICONS = {
   waiting: "hourglass", delayed: "clock", ready: "hourglass", leased: "circle-dot", running: "loader",
   succeeded: "circle-check", failed: "circle-x", cancelled: "ban", paused: "circle-pause", skipped: "skip-forward",
   expired: "clock", buried: "inbox", online: "circle-check", offline: "wifi-off", draining: "circle-slash",

@@ -141,6 +141,6 @@ export function feed({ path, runs, attempt }, model, on) {
 }
 
 /** [[offset, length], ...] of a header `offset+length,...`. */
-export function gapsOf(header) {
+function gapsOf(header) {
   return (header ?? "").split(",").filter(Boolean).map((gap) => gap.split("+").map(Number));
 }

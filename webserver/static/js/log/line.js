@@ -4,7 +4,7 @@
 // a line cells, which can be overwritten: that is how progress bars come to show their last state only. Pure: no DOM.
 
 /** Characters kept of a line; what is beyond is counted. */
-export const LINE_MOST = 10_000;
+const LINE_MOST = 10_000;
 
 const TAB = 8;
 const JOINED_MOST = 8; // marks (accents) on one character
