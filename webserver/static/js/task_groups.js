@@ -1,6 +1,7 @@
 // The hosts of a task in groups of identical outcome. Rows are made when a group is opened, two hundred at a time and fifty
 // a frame, and only groups whose runs have changed are drawn again, so that thousands of hosts stay smooth.
 
+import { plain } from "./plain.js";
 import { drawRow, makeRow } from "./task_row.js";
 import { neverBegun } from "./task_words.js";
 import { RUN_FINAL, el, outcomeWords, setBadge, setText, stateWord } from "./view.js";
@@ -24,7 +25,7 @@ function grouped(runs) {
   const alike = new Map();
   for (const run of runs) {
     const end = run.outcome !== null && run.output_sha256 !== undefined && RUN_FINAL.has(run.state);
-    const kind = end ? `${run.state}|${run.outcome}|${run.exit_code ?? ""}|${run.signal ?? ""}` : `${run.state}|||`;
+    const kind = end ? plain(`${run.state}|${run.outcome}|${run.exit_code ?? ""}|${run.signal ?? ""}`) : `${run.state}|||`;
     const outputs = alike.get(kind) ?? alike.set(kind, new Map()).get(kind);
     const hash = (end && run.output_sha256) || "";
     outputs.get(hash)?.push(run) ?? outputs.set(hash, [run]);
