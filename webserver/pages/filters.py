@@ -127,9 +127,11 @@ def time_tag(wall_ms: int | None, form: str = "ago") -> Markup:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the two largest units: `0.4 s`, `12 s`, `3 min 5 s`, `2 h 7 min`, `3 d 4 h`."""
+    """Seconds in the two largest units: `40 ms`, `1.4 s`, `12 s`, `3 min 5 s`, `2 h 7 min`, `3 d 4 h`."""
     if seconds is None:
         return ""
+    if 0 < seconds < 0.9995:
+        return _("%(n)s ms", n=max(1, round(seconds * 1000)))
     if seconds < 10:
         return _("%(n)s s", n=format_decimal(round(max(0.0, seconds), 1)))
     whole = round(seconds)

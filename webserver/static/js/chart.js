@@ -9,7 +9,15 @@ const SPAN_S = 3600;
 const GAPS_AFTER = 3; // intervals without a point
 const moments = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit" });
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/** A colour of the style sheet as it is now, light or dark: a variable itself holds both. */
+function colour(name) {
+  const probe = document.createElement("i");
+  probe.style.color = `var(${name})`;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
 
 /** [seconds, values] of the points, with nothing where the agent was not heard. */
 function columns(points, column, interval) {

@@ -4,7 +4,7 @@ import { plain } from "./plain.js";
 import { verdict } from "./said.js";
 import { RUN_FINAL, badge, duration, el, icon, outcomeWords, setBadge, setText, size, time } from "./view.js";
 import { neverBegun } from "./task_words.js";
-import { number, t } from "./words.js";
+import { t } from "./words.js";
 
 const blanks = new Map(); // by state: a row like it costs a third of one made anew
 
@@ -61,15 +61,9 @@ function drawAgent(row, run) {
   at.title = at.lastElementChild.textContent = t("Agent %(agent)s", { agent: name });
 }
 
-/** How long an attempt took; scripts that do little take milliseconds. */
-export function tookWords(seconds) {
-  if (seconds === null || seconds === undefined) return "";
-  return seconds < 0.1 ? t("%(n)s ms", { n: number(Math.max(1, Math.round(1000 * seconds))) }) : duration(seconds);
-}
-
 /** Show how long it took, or a counter while it runs. */
 function drawTook(slot, run) {
-  if (run.duration !== null || !run.started_at || RUN_FINAL.has(run.state)) setText(slot, tookWords(run.duration));
+  if (run.duration !== null || !run.started_at || RUN_FINAL.has(run.state)) setText(slot, duration(run.duration));
   else if (slot.querySelector("time")?.getAttribute("datetime") !== run.started_at) slot.replaceChildren(time(run.started_at, "since"));
 }
 

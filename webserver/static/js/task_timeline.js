@@ -1,6 +1,5 @@
 // What befell one attempt, in the order of time: claimed, begun, its agent silent, asked to end, signals, the end.
 
-import { tookWords } from "./task_row.js";
 import { RUN_FINAL, duration, el, outcomeWords, size, time } from "./view.js";
 import { t, tn } from "./words.js";
 
@@ -11,7 +10,7 @@ const SAID_WHOLLY = new Set(["timeout", "lost", "interrupted", "rebooted", "outp
 
 /** What came of an attempt, as a sentence. */
 export function outcomeSentence(attempt, task) {
-  const after = tookWords(attempt.duration);
+  const after = duration(attempt.duration);
   if (attempt.outcome === null) {
     if (attempt.state === "running") {
       const silent = (attempt.silences ?? []).some(({ until }) => !until);
@@ -84,7 +83,7 @@ export function timeline(attempt, run) {
   const items = found.map(({ at, words, kind }) => {
     const passed = before === null ? null : (Date.parse(at) - before) / 1000;
     before = Date.parse(at);
-    const more = passed !== null && passed >= 0 ? el("small", { class: "number" }, `+${tookWords(passed)}`) : null;
+    const more = passed !== null && passed >= 0 ? el("small", { class: "number" }, `+${duration(passed)}`) : null;
     return el("li", { class: kind }, el("span", { class: "at number" }, time(at, "clock")), el("span", { class: "wrap" }, words), more);
   });
   const under = found.length && !attempt.ended_at && !RUN_FINAL.has(run.state) && attempt.started_at;

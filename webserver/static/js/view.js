@@ -128,6 +128,7 @@ export function setProgress(svg, counts, total) {
 /** Seconds in the two largest units. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "";
+  if (seconds > 0 && seconds < 0.9995) return t("%(n)s ms", { n: Math.max(1, Math.round(seconds * 1000)) });
   if (seconds < 10) return t("%(n)s s", { n: number(Math.round(Math.max(0, seconds) * 10) / 10) });
   const whole = Math.round(seconds);
   if (whole < 60) return t("%(n)s s", { n: whole });
