@@ -50,13 +50,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class _Schedule(LoadScopeScheduling):
-    """All browser tests on one worker, since they share a cluster and a browser; any other test wherever there is room.
+    """The browser tests of a file on one worker, since they share a cluster and a browser; any other test anywhere.
 
     xdist's own groups have no effect with pytest 9.2, which keeps the name of a test elsewhere than xdist 3.8 puts it.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "tests/browser" if nodeid.startswith("tests/browser/") else nodeid
+        return nodeid.partition("::")[0] if nodeid.startswith("tests/browser/") else nodeid
 
 
 @pytest.fixture(scope="session")

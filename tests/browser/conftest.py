@@ -1,4 +1,4 @@
-"""One cluster and one Chromium for all browser tests; no gevent here, Playwright has a loop of its own.
+"""One Chromium for all browser tests of a process, one cluster for each file; no gevent here, Playwright has a loop.
 
 A test that stops or breaks daemons starts its own cluster and opens pages with `Pages(browser, cluster.url, …)`.
 """
@@ -36,14 +36,14 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real `muster up` with three agents. What a test needs gone or named, it names with care: others share it."""
+    """A real `muster up` with three agents, for the tests of a file. They share it, so each names its things with care."""
     with Cluster(tmp_path_factory.mktemp("browser") / "m", agents=3) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def session(browser: Browser, cluster: Cluster) -> StorageState:
     """The cookies of one login, shared by all pages."""
     pages = Pages(browser, cluster.url, cluster.token)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.browser import LANGUAGES, THEMES, WIDTHS, Language, Pages, Theme, check
+from tests.support.browser import LANGUAGES, Language, Pages, check, check_forms
 from tests.support.cluster import Cluster, muster
 from tests.support.processes import Spawned
 
@@ -48,15 +48,13 @@ def join(cluster: Cluster, line: str, name: str) -> Spawned:
     )
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("path", ["/agents", "/agents#add", "/agents?state=conflict", "/agents/{agent}"])
-def test_every_form(pages: Pages, cluster: Cluster, path: str, width: int, theme: Theme, language: Language) -> None:
-    page = pages.open(path.format(agent=cluster.agents[0]), width=width, theme=theme, language=language)
+def test_every_form(pages: Pages, cluster: Cluster, path: str, language: Language) -> None:
+    page = pages.open(path.format(agent=cluster.agents[0]), language=language)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     is_live(page)
-    check(page)
+    check_forms(page)
 
 
 def test_a_host_joins_and_leaves(pages: Pages, cluster: Cluster, joined: list[Spawned]) -> None:

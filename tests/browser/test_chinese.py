@@ -67,7 +67,7 @@ def test_a_plan_and_its_faults_in_chinese(pages: Pages, cluster: Cluster) -> Non
     page = pages.open("/submit", language="zh-CN")
     for agent in cluster.agents[:2]:
         page.get_by_role("checkbox", name=agent).check()
-    page.get_by_label("失败率超过").fill("20")
+    page.get_by_label("失败比例超过此值后").fill("20")
     expect(page.locator("#plan")).to_contain_text("2 台主机，全部同时，失败率超过 20% 时停止")
     page.get_by_role("button", name="提交", exact=True).click()
     expect(page.locator("#faults")).to_contain_text("脚本：请在此编写脚本，或上传脚本文件。")

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.browser import LANGUAGES, THEMES, WIDTHS, Language, Pages, Theme, check
+from tests.support.browser import LANGUAGES, Language, Pages, check, check_forms
 from tests.support.cluster import Cluster
 
 
@@ -15,16 +15,14 @@ def row(page: Page, where: str, name: str) -> Locator:
     return page.locator(f'[data-list="{where}"] li', has=page.get_by_role("link", name=name, exact=True))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("path", ["/", "/tasks", "/tokens", "/nowhere"])
-def test_every_form(pages: Pages, path: str, width: int, theme: Theme, language: Language) -> None:
+def test_every_form(pages: Pages, path: str, language: Language) -> None:
     if path == "/nowhere":
         pages.allow("status of 404")
-    page = pages.open(path, width=width, theme=theme, language=language)
+    page = pages.open(path, language=language)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
-    check(page)
+    check_forms(page)
 
 
 def test_a_task_is_seen_from_submit_to_end(pages: Pages, cluster: Cluster) -> None:

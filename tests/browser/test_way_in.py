@@ -5,19 +5,17 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.browser import LANGUAGES, THEMES, WIDTHS, Language, Pages, Theme, check
+from tests.support.browser import LANGUAGES, Language, Pages, check, check_forms
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_pages_before_logging_in(strangers_pages: Pages, width: int, theme: Theme, language: Language) -> None:
-    page = strangers_pages.open("/login", width=width, theme=theme, language=language, logged_in=False)
-    check(page)
+def test_the_pages_before_logging_in(strangers_pages: Pages, language: Language) -> None:
+    page = strangers_pages.open("/login", language=language, logged_in=False)
+    check_forms(page)
     expect(page.locator("html")).to_have_attribute("lang", {"en": "en", "zh-CN": "zh-Hans-CN"}[language])
     page.goto(strangers_pages.login_link())
     expect(page.locator("main form button[type=submit].main")).to_be_visible()
-    check(page)
+    check_forms(page)
 
 
 def test_a_link_logs_in_once(strangers_pages: Pages) -> None:

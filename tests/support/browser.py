@@ -17,6 +17,7 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urljoin, urlsplit
@@ -220,6 +221,20 @@ def check(page: Page) -> None:
     """What holds for every page: accessible, and nothing wider than the screen."""
     assert_fits(page)
     assert_accessible(page)
+
+
+def check_forms(page: Page) -> None:
+    """`check` in both widths and themes, one after the other; the page stays as it is, and goes back to its width."""
+    before = page.viewport_size
+    for width, theme in product(WIDTHS, THEMES):
+        page.set_viewport_size({"width": width, "height": HEIGHTS[width]})
+        page.emulate_media(color_scheme=theme)
+        try:
+            check(page)
+        except AssertionError as error:
+            raise AssertionError(f"at {width} px, {theme}: {error}") from error
+    if before is not None:
+        page.set_viewport_size(before)
 
 
 def assert_accessible(page: Page) -> None:

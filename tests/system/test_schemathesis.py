@@ -34,6 +34,7 @@ UNSAYABLE = {
     "list_tasks": "a cursor has to be one that a list answered",
     "list_runs": "the same",
     "list_agents": "the same",
+    "list_agent_runs": "the same",
     "patch_agent": "labels are printable as Unicode's tables have it, which no pattern says alike everywhere",
 }
 CONFIG = f"""
