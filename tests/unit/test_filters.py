@@ -38,3 +38,16 @@ def test_durations(seconds: float | None, said: str) -> None:
 @pytest.mark.usefixtures("english")
 def test_sizes(size: int | None, said: str) -> None:
     assert filters.size(size) == said
+
+
+@pytest.mark.parametrize("text", ['{{ "failed" | state_word }}', "{{ 7200 | duration }}", '{{ _("failed") }}'])
+def test_what_looks_constant_is_said_in_each_visitors_language(text: str) -> None:
+    app = flask.Flask("x")
+    languages.install(app)
+    filters.install(app)
+    template = app.jinja_env.from_string(text)
+    said = []
+    for language in ("en", "zh-CN"):
+        with app.test_request_context("/", headers={"Accept-Language": language}):
+            said.append(template.render())
+    assert said[0].isascii() and not said[1].isascii()

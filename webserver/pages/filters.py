@@ -88,10 +88,11 @@ def finalize(value: Any) -> Any:
 
 def install(app: flask.Flask) -> None:
     """Give the templates of `app` these words."""
-    app.jinja_env.filters.update(
-        time=time_tag, duration=duration, size=size, count=count, state_word=state_word, outcome_words=outcome_words,
-        moment=moment, parts=parts,
-    )  # fmt: skip
+    spoken = {
+        "time": time_tag, "duration": duration, "size": size, "count": count, "state_word": state_word,
+        "outcome_words": outcome_words,
+    }  # fmt: skip
+    app.jinja_env.filters.update({name: each_time(say) for name, say in spoken.items()}, moment=moment, parts=parts)
     for name in ("gettext", "ngettext", "pgettext", "npgettext"):
         app.jinja_env.globals[name] = of_plain_values(cast("Callable[..., str]", app.jinja_env.globals[name]))
     app.jinja_env.globals.update(
@@ -102,6 +103,17 @@ def install(app: flask.Flask) -> None:
         RUN_STATES=RUN_STATES,
         AGENT_STATES=AGENT_STATES,
     )
+
+
+def each_time(say: Callable[..., Any]) -> Callable[..., Any]:
+    """The same filter, asked again for every page. What looks constant (`"failed" | state_word`) Jinja works out once,
+    when it compiles a template, and that would be the language of whoever comes first."""
+
+    @jinja2.pass_context
+    def said(context: jinja2.runtime.Context, *values: Any, **options: Any) -> Any:
+        return say(*values, **options)
+
+    return said
 
 
 def of_plain_values(translate: Callable[..., str]) -> Callable[..., str]:
