@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real `muster up` with three agents, for the tests of a file. They share it, so each names its things with care."""
+    """A real `muster up` with three agents, shared by the tests of a file: each names its things with care."""
     with Cluster(tmp_path_factory.mktemp("browser") / "m", agents=3) as cluster:
         yield cluster
 
