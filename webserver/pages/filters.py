@@ -88,7 +88,7 @@ def finalize(value: Any) -> Any:
 
 def install(app: flask.Flask) -> None:
     """Give the templates of `app` these words."""
-    spoken = {
+    spoken: dict[str, Callable[..., Any]] = {
         "time": time_tag, "duration": duration, "size": size, "count": count, "state_word": state_word,
         "outcome_words": outcome_words,
     }  # fmt: skip
